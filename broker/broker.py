@@ -33,11 +33,14 @@ from broker.namesrv.server import NameServer
 from broker.produce.fast.runs import SendRuns
 from broker.produce.request_reply import ReplyProcessor
 from broker.produce.send import SendProcessor, SendRules
+from broker.produce.timer_requests import TimerRequests
 from broker.remoting.outbox import Owed, release
 from broker.remoting.rpc_times import Kind
 from broker.remoting.session import PULL_FAMILY, Handlers, PartialFrameBudget, Session
 from broker.remoting.shell import Connection
 from broker.replication.group_member import GroupMember
+from broker.replication.ledger_files import refuse_other_mode
+from broker.replication.ledger_member import LedgerMember
 from broker.replication.master_slave import Replication
 from broker.replication.master_slave_member import MasterSlaveMember
 from broker.replication.member import HaMember
@@ -51,9 +54,12 @@ from broker.state.statistics import Statistics
 from broker.state.topics import TopicConfig, TopicRules, TopicTable
 from broker.timers.delay_progress import DelayProgress
 from broker.timers.delay_service import DelayService
+from broker.timers.placement import Placement, PlacementRules
+from broker.timers.timer_service import TimerService
 from broker.transactions.end import EndTransaction
 from broker.transactions.service import TransactionService
 from broker.waiting.pending_acks import AckQueue
+from ha.dledger.storage import LogStorage, ReplicaStore
 from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.routes import BrokerData, QueueData, TopicRoute
 from ropewalk.codes import Permission, RequestCode, ResponseCode
@@ -72,6 +78,8 @@ from store.read.bulk import BulkReader
 from store.read.reader import Reader, ReadLimits
 from store.recovery.delay_levels import DelayLevels
 from store.retention.rules import HOUR_MS, RetentionRules, delete_hours
+from store.timer.progress import ProgressPage
+from store.timer.timer_store import TimerRules, TimerStore
 
 log = structlog.get_logger("broker")
 
@@ -116,6 +124,7 @@ class Broker:
                 broker_topic_enable=config.broker_topic_enable,
                 trace_topic_enable=config.trace_topic_enable,
                 msg_trace_topic_name=config.msg_trace_topic_name,
+                timer_wheel_enable=config.timer_wheel_enable,
             )
         )
         self.groups = GroupTable(auto_create_subscription_group=config.auto_create_subscription_group)
@@ -129,6 +138,20 @@ class Broker:
         self.reader = Reader(self.store.log, _read_limits(config), self.store.completions)
         levels = self.store.config.delay_levels
         self.delays = DelayService(levels, self.store, self.reader, self.topics, self.statistics, now_ms)
+        root, boot = config.store_path_root_dir, boot_id(disk)
+        self.timers = TimerService(
+            TimerStore(root, _timer_rules(config), disk),
+            ProgressPage(root, disk, boot),
+            self.store,
+            self.reader,
+            self.statistics,
+            now_ms,
+            lambda name: Worker(f"ropewalk-timer-{name}", self.store.completions),
+            enabled=config.timer_wheel_enable,
+        )
+        self._placement = Placement(
+            _placement_rules(config), self.delays, self.store, self.timers.timers.waiting_at, now_ms
+        )
         self.context = context = BrokerContext(
             config=config,
             address=address,
@@ -144,6 +167,7 @@ class Broker:
             clients=self.clients,
             statistics=self.statistics,
             delays=self.delays,
+            timers=self.timers,
             acks=self.acks,
             topics_changed=self.topics_changed,
             find_route=self._own_route,
@@ -153,17 +177,16 @@ class Broker:
         self.bulk_reader = BulkReader(
             self.store.log, self.store.completions, warm_window=config.warm_window_bytes
         )
-        member = MasterSlaveMember(context, f"{rng.getrandbits(64):016x}", follow_delays=self._follow_delays)
-        self.group: GroupMember = member
+        self.group = self._make_group()
         self.group.on_role = self._role_changed
         self.metrics = Metrics(context, self.count_metrics)
-        self._delays_behind = False
+        self._delays_behind = self._timers_behind = False
         self._stalled_until_ms, self._stall = 0, ""
         self._delays_noted = -1
         self._delay_progress = DelayProgress(
-            config.store_path_root_dir,
+            root,
             disk,
-            boot_id(disk),
+            boot,
             lambda: Worker("ropewalk-delay", self.store.completions),
         )
         self.on_topics_changed: Callable[[], None] = lambda: None
@@ -184,8 +207,9 @@ class Broker:
             refusal=self._refusal,
             topic_created=self.topics_changed,
             retries=retries,
-            place=self.delays.place,
+            place=self._placement.place,
             transactions=transactions,
+            recall_handle=self._placement.recall_handle,
         )
         self.sinks = sinks = SinkService(
             context, sends, is_slave=lambda: not self.group.is_leader, refusal=self._refusal, wake=wake
@@ -220,7 +244,9 @@ class Broker:
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
         )
-        send_back = SendBack(context, retries, self.delays.place, self._refusal, rng)
+        send_back = SendBack(context, retries, self._placement.place, self._refusal, rng)
+        timer_requests = TimerRequests(context, self.timers, self._placement, self._refusal)
+        timer_requests.waits = lambda: sends.waits
         ends = EndTransaction(
             context,
             transactions,
@@ -228,7 +254,7 @@ class Broker:
             refusal=self._refusal,
             waits=lambda: sends.waits,
             wait=self._wait,
-            place=self.delays.place,
+            place=self._placement.place,
         )
         self.requests = Requests(context, self.filters)
         self.handlers = Handlers()
@@ -255,18 +281,15 @@ class Broker:
             self._second_intake = FastIntake(runs, None, self.group.replicate_early)
         self.group.on_abandoned = self._abandon_acks
         self.requests.register(self.handlers)
+        timer_requests.register(self.handlers)
         Queries(context).register(self.handlers)
-        self.admin = Admin(
-            AdminContext(
-                context,
-                reconfigure=self.reconfigure,
-                settings_changed=self._settings_changed,
-                delay_offsets=self._delay_offsets,
-            ),
-            member.member,
-            member.replication,
-            self.sinks,
+        admin = AdminContext(
+            context,
+            reconfigure=self.reconfigure,
+            settings_changed=self._settings_changed,
+            delay_offsets=self._delay_offsets,
         )
+        self.admin = Admin(admin, self.group, self.sinks)
         self.admin.register(self.handlers)
         self.handlers.cold[RequestCode.CONSUMER_SEND_MSG_BACK] = send_back.handle
         self.handlers.cold.update(ends.handlers)
@@ -297,6 +320,18 @@ class Broker:
         assert isinstance(self.group, MasterSlaveMember)
         return self.group.member
 
+    def _make_group(self) -> GroupMember:
+        context = self.context
+        if context.config.enable_d_leger_commit_log:
+            return LedgerMember(context, self._wake, self._ledger_storage)
+        run = f"{context.rng.getrandbits(64):016x}"
+        return MasterSlaveMember(context, run, follow_delays=self._follow_delays)
+
+    def _ledger_storage(self) -> tuple[LogStorage, ReplicaStore]:
+        log, replica = self.store.entry_log, self.store.replica
+        assert log is not None and replica is not None, "the store is not open in DLedger mode"
+        return log, replica
+
     def count_metrics(self) -> tuple[list[Family | HistogramFamily], list[Source]]:
         """Return the metric families that are known at once, and the jobs that bring the rest."""
         from broker.metrics import families  # nothing of it is needed before somebody asks
@@ -305,6 +340,7 @@ class Broker:
             families.MetricSources(
                 self.context,
                 self.group.role,
+                self.group.ledger_status() if isinstance(self.group, LedgerMember) else None,
                 self.transactions,
                 self.sinks,
                 self.admin.waiting,
@@ -317,6 +353,7 @@ class Broker:
 
     def open(self) -> None:
         """Open the store and load the tables. Blocks."""
+        refuse_other_mode(self.config)
         self.group.load()
         recovered = self.store.open()
         for finding in recovered.findings:
@@ -331,6 +368,7 @@ class Broker:
             ("subscriptionGroup.json", self.groups.load),
             ("consumerOffset.json", self.offsets.load),
             ("messageRequestMode.json", self.request_modes.load),
+            ("timermetrics", self.timers.metrics.load),
             ("consumerFilter.json", lambda value: self.filters.load(value, now)),
         ):
             value, findings = json_file.load(directory / name)
@@ -343,6 +381,7 @@ class Broker:
         for finding in findings:
             log.warning("config file", file="offsetTimes.json", finding=finding)
         self.offsets.load_times(times or {})
+        self.timers.open()
         self._load_transaction_counts(directory / "transactionMetrics")
         self.topics.create_system_topics(now)
         self.groups.create_built_in(now)
@@ -410,6 +449,11 @@ class Broker:
                 lambda: self._delay_progress.dump(self.context.now_ms()),
             ),
         }
+        if self.timers.metrics.generation:
+            tables[directory / "timermetrics"] = (
+                self.timers.metrics.generation,
+                lambda: self.timers.metrics.dump(self.context.now_ms()),
+            )
         if self.transactions.changed:
             tables[directory / "transactionMetrics"] = self.transactions.changed, self.transactions.dump
         if self.filters.generation:
@@ -428,6 +472,7 @@ class Broker:
         self.store.run_completions()
         self._note_delays()
         self._delay_progress.stop()
+        self.timers.stop()
         self.store.close()
         # Only now is all that was delivered flushed, and the files may say so.
         if self.transactions.stop():
@@ -441,6 +486,7 @@ class Broker:
         before, self.context.config = self.context.config, config
         now = self.context.now_ms()
         self._sends.configure(_send_rules(config))
+        self._placement.rules = _placement_rules(config)
         self.transactions.configure()
         self.pulls.configure(_pull_rules(config))
         self._bulk.rules = _bulk_rules(config)
@@ -518,7 +564,7 @@ class Broker:
             owed,
             self.store.log.end_offset,
             now + self.config.sync_flush_timeout,
-            now + self.config.slave_timeout,
+            now + self.group.patience_ms,
             kinds=kinds,
             read_at=read_at,
         )
@@ -526,7 +572,7 @@ class Broker:
     def _session_closed(self, session: Session) -> None:
         self.held_pulls.release(session)
         self.transactions.targets.closed(session)
-        self.admin.ha.forget(session)
+        self.admin.forget(session)
         self.requests.notify(self.clients.closed(session))
 
     def _refusal(self) -> tuple[int, str] | None:
@@ -603,14 +649,16 @@ class Broker:
         self.store.run_completions()
         self.transactions.wakened()
         self.sinks.wakened()
-        if self._delays_behind:
+        if self._delays_behind or self._timers_behind:
             self._deliver()
         self._note_delays()
 
     def _deliver(self) -> None:
         """Put back the delayed messages that are due; what is too much for one turn is left to the next."""
-        self._delays_behind = self._refusal() is None and self.delays.run()
-        if self._delays_behind:
+        refused = self._refusal() is not None
+        self._delays_behind = not refused and self.delays.run()
+        self._timers_behind = (not refused or self.store.follower is not None) and self.timers.run()
+        if self._delays_behind or self._timers_behind:
             self._wake()
         self._note_delays()
 
@@ -653,7 +701,8 @@ class Broker:
 
     def _flushed(self) -> int:
         """Through where answers need not wait for the disk."""
-        return self.store.flushed_offset if self.store.config.sync_flush else NO_LIMIT
+        waits = self.store.config.sync_flush and not self.group.covers_flush
+        return self.store.flushed_offset if waits else NO_LIMIT
 
     def tick(self) -> None:
         """The work of time, several times a second: flush, expire, look ahead."""
@@ -671,6 +720,7 @@ class Broker:
         self.transactions.tick()
         self.sinks.tick()
         self._delay_progress.flushed(self.store.flushed_offset)
+        self.timers.tick()
         self.held_pulls.expire(now)
         self.acks.expire(now, self._flushed(), self.group.confirmed)
         self.requests.tell_members()
@@ -715,6 +765,22 @@ def _send_rules(config: BrokerConfig) -> SendRules:
     )
 
 
+def _timer_rules(config: BrokerConfig) -> TimerRules:
+    return TimerRules(
+        config.timer_precision_ms, config.timer_roll_window_slot, config.mapped_file_size_timer_log
+    )
+
+
+def _placement_rules(config: BrokerConfig) -> PlacementRules:
+    return PlacementRules(
+        config.broker_name,
+        config.timer_wheel_enable,
+        config.timer_max_delay_sec * 1000,
+        config.timer_precision_ms,
+        config.timer_congest_num_each_slot,
+    )
+
+
 def _pull_rules(config: BrokerConfig) -> PullRules:
     return PullRules(
         bool(config.broker_permission & Permission.READ),
@@ -740,6 +806,9 @@ def _store_config(config: BrokerConfig, host: bytes) -> StoreConfig:
         store_host=host,
         segment_size=config.mapped_file_size_commit_log,
         queue_file_size=config.mapped_file_size_consume_queue,
+        ledger=config.store_path_root_dir / f"dledger-{config.d_leger_self_id}"
+        if config.enable_d_leger_commit_log
+        else None,
         sync_flush=config.flush_disk_type == "SYNC_FLUSH",
         flush_interval_ms=config.flush_interval_commit_log,
         warm_window=config.warm_window_bytes,

@@ -24,6 +24,7 @@ from broker.state.request_modes import RequestModes
 from broker.state.statistics import Statistics
 from broker.state.topics import TopicTable
 from broker.timers.delay_service import DelayService
+from broker.timers.timer_service import TimerService
 from broker.waiting.client_calls import ClientCalls
 from broker.waiting.held_pulls import PullHold
 from broker.waiting.pending_acks import AckQueue
@@ -59,6 +60,7 @@ class BrokerContext:
     clients: ClientRegistry
     statistics: Statistics
     delays: DelayService
+    timers: TimerService
     acks: AckQueue
     topics_changed: Callable[[], None]
     """Has name servers and the config file hear of a changed topic table when this turn ends."""

@@ -25,6 +25,7 @@ from ropewalk.format.record import encode_record
 from ropewalk.format.record_pattern import SPLIT_MIN, RecordPattern
 from store.io.disk import DiskFull
 from store.log.commitlog import CommitLog
+from store.log.placing import RecordWriter, write_plain
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue
 from store.queues.entry_pool import EntryPool
@@ -51,10 +52,12 @@ class Appender:
 
     __slots__ = (
         "_dirty",
+        "_head_size",
         "_log",
         "_pool",
         "_reserve",
         "_store_host",
+        "_write_records",
         "closed",
         "deferred",
         "now",
@@ -70,6 +73,7 @@ class Appender:
         reserve: Callable[[int], Segment],
         dirty: list[ConsumeQueue],
         pool: EntryPool[ConsumeQueue],
+        write_records: RecordWriter = write_plain,
     ) -> None:
         """`reserve` finds the segment with so much room, or raises `DiskFull`; `dirty` is the write-back's own list."""
         self.now = 0
@@ -93,6 +97,8 @@ class Appender:
         self._reserve = reserve
         self._dirty = dirty
         self._pool = pool
+        self._head_size = log.placing.head_size
+        self._write_records = write_records
 
     def put(self, batch: Sequence[Message], born_host: bytes) -> list[tuple[int, int]]:
         """Append messages in order; return (log offset, queue offset) of each. HOT.
@@ -101,6 +107,7 @@ class Appender:
         why. What can never be stored raises LocalProtocolError; what comes before it in the batch is stored.
         """
         segments, store_host, now = self._log.segments, self._store_host, self.now
+        head_size, write_records = self._head_size, self._write_records
         assert not self.closed, "a slave's log grows by its master's bytes alone"
         fixed = _FIXED_SIZE - 16 + len(born_host) + len(store_host)
         sizes = self.sizes
@@ -108,13 +115,16 @@ class Appender:
         results: list[tuple[int, int]] = []
         if self._pool.queues:
             self._drain_pool([message[0] for message in batch])
+        if head_size:
+            self._refuse_too_large(batch, fixed)
         try:
-            segment = segments[-1] if segments else self._reserve(fixed)
+            segment = segments[-1] if segments else self._reserve(fixed + head_size)
         except DiskFull:
             return results
-        position, base, room = segment.write_position, segment.base_offset, segment.room
+        # `position` is the next record's, behind its head.
+        position, base, room = segment.write_position + head_size, segment.base_offset, segment.room
         records: list[bytes] = []
-        begin, noted = base + position, 0
+        begin, noted = base + segment.write_position, 0
         try:
             for (
                 queue,
@@ -129,9 +139,9 @@ class Appender:
             ) in batch:
                 topic = queue.topic_bytes
                 if position + fixed + len(topic) + len(body) + len(properties) + 1 > room:
-                    segment.write(records)
+                    write_records(segment, records)
                     records = []
-                    self._grew(batch[noted : len(results)], begin, base + position)
+                    self._grew(batch[noted : len(results)], begin, base + position - head_size)
                     noted = len(results)
                     size = fixed + len(topic) + len(body) + len(properties) + 1
                     if not self._log.fits(size):
@@ -139,11 +149,15 @@ class Appender:
                             f"a record of {size} bytes is larger than a commit-log segment"
                         )
                     try:
-                        segment = self._reserve(size)
+                        segment = self._reserve(size + head_size)
                     except DiskFull:
                         return results
-                    position, base, room = segment.write_position, segment.base_offset, segment.room
-                    begin = base + position
+                    begin = segment.base_offset + segment.write_position
+                    position, base, room = (
+                        segment.write_position + head_size,
+                        segment.base_offset,
+                        segment.room,
+                    )
                 offset, queue_offset = base + position, queue.tail_next
                 record = encode_record(
                     topic,
@@ -164,17 +178,19 @@ class Appender:
                 size = len(record)
                 records.append(record)
                 sizes.append(size)
-                position += size
+                position += size + head_size
                 queue.append_entry(_pack_entry(offset, size, tags_code))
                 results.append((offset, queue_offset))
         finally:
-            segment.write(records)
-            self._grew(batch[noted : len(results)], begin, base + position)
+            write_records(segment, records)
+            self._grew(batch[noted : len(results)], begin, base + position - head_size)
         return results
 
     def put_alike(self, batch: Sequence[Alike]) -> list[tuple[int, int]]:
         """`put` for messages that differ from others only as their patterns allow, in half the time. HOT."""
         segments, now, sizes = self._log.segments, self.now, self.sizes
+        head_size, write_records = self._head_size, self._write_records
+        size_max = self._log.placing.record_size_max
         sizes.clear()
         results: list[tuple[int, int]] = []
         if self._pool.queues:
@@ -194,21 +210,27 @@ class Appender:
                     body_size = len(body)
                     size, pack, head, rest, opening = pattern.form(body_size)
                     in_pieces = in_pieces or body_size >= SPLIT_MIN
+                    if size > size_max:
+                        raise _too_large(size, size_max)
                 if position + size > room:
                     if segment is not None:
-                        segment.write(records, in_pieces=in_pieces)
+                        write_records(segment, records, sizes[noted:] if in_pieces else None)
                         records = []
-                        self._grew(batch[noted : len(results)], begin, base + position)
+                        self._grew(batch[noted : len(results)], begin, base + position - head_size)
                         noted = len(results)
-                    elif segments and segments[-1].has_room_for(size):
+                    elif segments and segments[-1].has_room_for(size + head_size):
                         segment = segments[-1]
-                    if segment is None or not segment.has_room_for(size):
+                    if segment is None or not segment.has_room_for(size + head_size):
                         try:
-                            segment = self._reserve(size)
+                            segment = self._reserve(size + head_size)
                         except DiskFull:
                             return results
-                    position, base, room = segment.write_position, segment.base_offset, segment.room
-                    begin = base + position
+                    begin = segment.base_offset + segment.write_position
+                    position, base, room = (
+                        segment.write_position + head_size,
+                        segment.base_offset,
+                        segment.room,
+                    )
                 offset, queue_offset = base + position, queue.tail_next
                 crc = crc32(body) & 0x7FFFFFFF
                 if body_size >= SPLIT_MIN:
@@ -249,15 +271,23 @@ class Appender:
                             after,
                         )
                     )
-                position += size
+                position += size + head_size
                 sizes.append(size)
                 queue.append_entry(_pack_entry(offset, size, tag_code))
                 results.append((offset, queue_offset))
         finally:
             if segment is not None:
-                segment.write(records, in_pieces=in_pieces)
-            self._grew(batch[noted : len(results)], begin, base + position)
+                write_records(segment, records, sizes[noted:] if in_pieces else None)
+            self._grew(batch[noted : len(results)], begin, base + position - head_size)
         return results
+
+    def _refuse_too_large(self, batch: Sequence[Message], fixed: int) -> None:
+        """Raise LocalProtocolError if one of the messages makes a record that the log can never hold."""
+        size_max = self._log.placing.record_size_max
+        for message in batch:
+            size = fixed + len(message[0].topic_bytes) + len(message[1]) + len(message[2]) + 1
+            if size > size_max:
+                raise _too_large(size, size_max)
 
     def _drain_pool(self, queues: Sequence[ConsumeQueue]) -> None:
         """Have these queues take over their entries from the pool. HOT."""
@@ -298,7 +328,7 @@ class Appender:
             return None
         offsets, entries = laid_out
         self._drain_pool(queues)
-        numbers = self._index_run(queues, entries, offsets.start, offsets.stop)
+        numbers = self._index_run(queues, entries, offsets)
         middle = columns[3].middle
         self._write(columns, map(_queue_id, queues), numbers, offsets, repeat(middle))
         return offsets, numbers
@@ -321,7 +351,9 @@ class Appender:
             if queues is None:
                 return None
             self._drain_pool(queues)
-            numbers = self._index_run(queues, entries, offsets.start, offsets.stop)
+            numbers = self._index_run(queues, entries, offsets)
+        elif self._head_size:
+            return None  # entries in the pool are of records side by side
         else:
             added = pool.add(slots, offsets, offsets.step, columns[4])
             if added is None:
@@ -339,11 +371,14 @@ class Appender:
     def _lay_out(self, columns: Columns) -> tuple[range, Iterable[bytes]] | None:
         """Where the records of a run begin, and their entries; None if they do not fit into the last segment. HOT."""
         bodies, _born, _keys, pattern, tag_code = columns
-        size, segments = pattern.form(len(bodies[0])).size, self._log.segments
-        if not segments or not segments[-1].has_room_for(size * len(bodies)):
+        size, segments, head_size = pattern.form(len(bodies[0])).size, self._log.segments, self._head_size
+        stride = size + head_size
+        if not segments or not segments[-1].has_room_for(stride * len(bodies)):
             return None
-        begin = segments[-1].base_offset + segments[-1].write_position
-        offsets = range(begin, begin + size * len(bodies), size)
+        if size > self._log.placing.record_size_max:
+            return None
+        begin = segments[-1].base_offset + segments[-1].write_position + head_size
+        offsets = range(begin, begin + stride * len(bodies), stride)
         return offsets, map(_pack_entry, offsets, repeat(size), repeat(tag_code))
 
     def _write(
@@ -357,7 +392,8 @@ class Appender:
         """Write the records of a run where they were laid out. HOT."""
         bodies, born_timestamps, keys, pattern, _tag_code = columns
         _size, pack, head, rest, _opening = pattern.form(len(bodies[0]))
-        self._log.segments[-1].write(
+        self._write_records(
+            self._log.segments[-1],
             list(
                 map(
                     pack,
@@ -377,14 +413,15 @@ class Appender:
                     keys,
                     repeat(pattern.after),
                 )
-            )
+            ),
         )
 
     def _index_run(
-        self, queues: Sequence[ConsumeQueue], entries: Iterable[bytes], begin: int, end: int
+        self, queues: Sequence[ConsumeQueue], entries: Iterable[bytes], offsets: range
     ) -> list[int]:
-        """Index a run of records from log offset `begin` to `end`; the queue offsets of all. HOT."""
+        """Index a run of records that begin at these log offsets; the queue offsets of all. HOT."""
         queue, count = queues[0], len(queues)
+        begin, end = offsets.start - self._head_size, offsets.stop - self._head_size
         if queue is queues[-1] and queues.count(queue) == count:
             number = queue.append_entries(b"".join(entries), count)
             self._note((queue,), begin, end)
@@ -399,3 +436,9 @@ class Appender:
             (begin, end, [entry for entry in grown if entry[0] not in gone])
             for begin, end, grown in self.unreadable
         )
+
+
+def _too_large(size: int, size_max: int) -> LocalProtocolError:
+    return LocalProtocolError(
+        f"a record of {size} bytes is larger than an entry of the log holds ({size_max})"
+    )

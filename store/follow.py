@@ -21,6 +21,7 @@ from typing import NamedTuple, cast
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
 from store.follow_target import FollowTarget
+from store.log.placing import PLAIN, Placing
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue
 from store.recovery.record_runs import KnownQueues, dispatch_runs, learn_queue
@@ -38,6 +39,7 @@ class _Arrived(NamedTuple):
 
     base_offset: int
     map: bytes
+    placing: Placing = PLAIN
 
 
 class StreamRejected(RemoteProtocolError):
@@ -160,7 +162,7 @@ class Follower:
         """Take in the whole records behind the boundary, which `come` begins at; the position behind them."""
         base, end, size_max = segment.base_offset, segment.write_position, segment.size
         position = self.boundary - base
-        # `dispatch_runs` asks a segment for nothing but these two.
+        # `dispatch_runs` asks a segment for nothing but these.
         view = segment if come is None else cast("Segment", _Arrived(self.boundary, come))
         begin = view.base_offset - base
         store = self._store

@@ -21,6 +21,7 @@ LAST_LINE = {
     "retry.py": "3 messages settled",
     "troubles.py": "still consuming: True, failure: None, skipped: 2",
     "delay.py": "s  in a while",
+    "timer.py": "leave the house",
     "transactions.py": "announced: 2 chairs, 1 table",
     "sql_filter.py": "3 of 6 orders reviewed: order-1 order-3 order-5",
     "request_reply.py": "unicorn: nobody answered the request to price-requests within 1 s",
@@ -33,9 +34,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def namesrv() -> Iterator[str]:
-    """A broker that filters by properties, and whose delays and checks of transactions are short enough to wait for."""
+    """A broker that filters and recalls, and whose delays and checks of transactions are short enough to wait for."""
     settings = {"messageDelayLevel": "1s 2s 1s 1s 1s 1s", "transactionTimeOut": "1000"}
-    settings |= {"transactionCheckInterval": "500", "enablePropertyFilter": "true"}
+    settings |= {
+        "transactionCheckInterval": "500",
+        "enablePropertyFilter": "true",
+        "recallMessageEnable": "true",
+    }
     with BrokerProcess(settings) as process:
         yield process.namesrv
 

@@ -48,8 +48,10 @@ CHANGEABLE: Final = frozenset(
         "maxTransferBytesOnMessageInMemory",
         "maxTransferCountOnMessageInDisk",
         "maxTransferCountOnMessageInMemory",
+        "recallMessageEnable",
         "shortPollingTimeMills",
         "syncFlushTimeout",
+        "timerMaxDelaySec",
         "traceOn",
     }
 )

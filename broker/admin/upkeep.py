@@ -1,9 +1,8 @@
-"""Requests about files and followers (329, 907, 60, 61)."""
+"""Requests about files and followers (329, 907)."""
 
 from __future__ import annotations
 
 from broker.admin.base import AdminContext, Handler, body_of
-from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
@@ -19,8 +18,6 @@ class AdminUpkeep:
         return {
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired,
             RequestCode.GET_BROKER_HA_STATUS: self.ha_status,
-            RequestCode.GET_TIMER_CHECK_POINT: self.no_timer,
-            RequestCode.GET_TIMER_METRICS: self.no_timer,
         }
 
     def delete_expired(self, session: Session, request: Command) -> Command:
@@ -31,7 +28,3 @@ class AdminUpkeep:
     def ha_status(self, session: Session, request: Command) -> Command:
         broker = self._broker
         return body_of(request, broker.ha_status.runtime_body(broker.store.log.end_offset))
-
-    def no_timer(self, session: Session, request: Command) -> Command:
-        """Answer as RocketMQ does where the timer wheel is switched off."""
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "timer wheel not enabled")

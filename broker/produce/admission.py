@@ -3,7 +3,7 @@
     rule             found by                          a single message        in a batch
     half             TRAN_MSG, the PREPARED bits       the half topic          refused
     decided half     other transaction bits            refused                 refused
-    timed            TIMER_DELAY_*, TIMER_DELIVER_MS   refused                 refused
+    timed            TIMER_DELAY_*, TIMER_DELIVER_MS   waits in timer topic    refused
     inner batch      INNER_NUM, flag bits              refused                 refused
     light queues     INNER_MULTI_DISPATCH              refused                 refused
     delayed          DELAY                             waits in its level      refused
@@ -112,7 +112,7 @@ ROWS: Final = (
         ),
         (_MESSAGE_ILLEGAL, "a message cannot be sent as a committed or rolled back transaction"),
     ),
-    Row("timed", ("TIMER_",), 0, _is_timed, (ResponseCode.SYSTEM_ERROR, "timer wheel not enabled")),
+    Row("timed", ("TIMER_",), 0, _is_timed, None),
     Row(
         "inner batch",
         (P.INNER_NUM,),
@@ -138,7 +138,7 @@ FLAG_BITS: Final = reduce(or_, (row.flags for row in ROWS))
 def refusal_of_half(properties: Properties, sys_flag: int) -> Refusal | None:
     """Return the refusal of a feature that a half message cannot have; None if all are allowed.
 
-    A delay is allowed: it begins at the commit.
+    A delay or a time is allowed: it begins to count at the commit.
     """
     return next(
         (

@@ -8,7 +8,7 @@ each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from struct import Struct
 from typing import Final, NamedTuple
@@ -95,7 +95,7 @@ class AlikeBatches:
         born_timestamp: int,
         born_host: bytes,
         reconsume_times: int,
-    ) -> tuple[range, int] | None:
+    ) -> tuple[Sequence[int], int] | None:
         """Append them; log offsets and the first queue offset. None, with nothing done, without room for all. HOT."""
         flag, bodies, properties, tag_code = items
         width, count = len(properties[0]), len(bodies)
@@ -111,5 +111,4 @@ class AlikeBatches:
         stored = store.put_columns([queue] * count, (bodies, born, properties, pattern, tag_code))
         if stored is None:
             return None
-        offsets = stored[0]
-        return range(offsets[0], offsets[-1] + 1, pattern.form(len(bodies[0])).size), first
+        return stored[0], first

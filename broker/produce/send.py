@@ -27,7 +27,6 @@ from broker.produce.admission import (
     STRIPPED_PROPERTIES,
     Row,
     classify,
-    is_delayed,
     is_plain,
     is_plain_batch,
     refusal_in_batch,
@@ -116,6 +115,8 @@ class Stored(NamedTuple):
     unique_key: str
     waits: bool
     """Whether its sender wants to wait for disk and slaves."""
+    recall_handle: str = ""
+    """What a timer message can be recalled by."""
 
 
 class SinkRows(NamedTuple):
@@ -159,10 +160,12 @@ class SendProcessor:
         retries: RetryRules,
         place: Callable[[ConsumeQueue, dict[str, str]], tuple[ConsumeQueue, int]],
         transactions: TransactionService,
+        recall_handle: Callable[[dict[str, str]], str] = lambda properties: "",
     ) -> None:
         """`refusal()` says why no message is taken at the moment; `topic_created()` is told of automatic topics.
 
-        `place` says where a message goes, and with which tag code: a delayed one waits elsewhere (`schedule`).
+        `place` says where a message goes, and with which tag code: one that is to come later waits elsewhere. Its
+        sender can take it back by `recall_handle` of the stored properties, which is empty for all others.
         """
         self.store = store
         self._topics = topics
@@ -174,6 +177,7 @@ class SendProcessor:
         self._topic_created = topic_created
         self._retries = retries
         self._place = place
+        self._recall_handle = recall_handle
         self._transactions = transactions
         self._alike = AlikeBatches(tags_code_of)
         self.targets: dict[str, Target] = {}
@@ -341,7 +345,7 @@ class SendProcessor:
     ) -> Stored:
         """Store one message. Raises `RequestRefused`, and `DiskFull`."""
         asked, body = queue.queue_id, request.body
-        given_up = False
+        given_up, recall_handle = False, ""
         if target.config.name.startswith(names.RETRY_PREFIX):
             given_up, queue = self._retry(request, header, queue)
         if len(body) > self._rules.max_message_size:
@@ -374,6 +378,7 @@ class SendProcessor:
             except ValueError as exc:
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
             raw, key, waits = encode_properties(properties), properties[P.UNIQ_KEY], waits_for(properties)
+            recall_handle = self._recall_handle(properties)
             size_max = HALF_PROPERTIES_SIZE_MAX if half else PROPERTIES_SIZE_MAX
             if len(raw) > size_max:
                 raise RequestRefused(
@@ -401,14 +406,15 @@ class SendProcessor:
         if half:
             self._transactions.opened(new_half(properties, queue_offset, offset, self.store.now), session)
         # Where it was asked to go, but the offset of where it stands: a delayed message is elsewhere for a while.
-        return Stored(offset, asked, queue_offset, key, waits)
+        return Stored(offset, asked, queue_offset, key, waits, recall_handle)
 
     def _place_half(
         self, queue: ConsumeQueue, properties: dict[str, str], producer_group: str
     ) -> tuple[ConsumeQueue, int]:
         """Return the half queue and the tag code of a half message; what it has to carry is added to `properties`."""
-        if is_delayed(properties):
-            self._place(queue, dict(properties))  # a delay that cannot be is refused now, not at the commit
+        self._place(
+            queue, dict(properties)
+        )  # a delay or time that cannot be is refused now, not at the commit
         half_properties(properties, queue.topic, queue.queue_id, properties[P.UNIQ_KEY], producer_group)
         return self.store.queue(names.TRANS_HALF_TOPIC, HALF_QUEUE), tags_code(properties.get(P.TAGS))
 
@@ -434,7 +440,7 @@ class SendProcessor:
     def _answer(self, request: Request, stored: Stored) -> bytes:
         """Return the frame that says so."""
         key = stored.unique_key
-        if request.serialize_type == JSON and key.isalnum() and key.isascii():
+        if request.serialize_type == JSON and key.isalnum() and key.isascii() and not stored.recall_handle:
             return self.answers.one(
                 stored.log_offset,
                 b"%d" % stored.queue_id,
@@ -446,7 +452,8 @@ class SendProcessor:
 
     def _stored_ext(self, stored: Stored) -> dict[str, str]:
         msg_id = self._message_id(stored.log_offset)
-        return self._answer_ext(msg_id, stored.queue_id, stored.queue_offset, stored.unique_key)
+        ext = self._answer_ext(msg_id, stored.queue_id, stored.queue_offset, stored.unique_key)
+        return {**ext, "recallHandle": stored.recall_handle} if stored.recall_handle else ext
 
     def _retry(
         self, request: Request, header: SendMessageHeader | SendMessageHeaderV2, queue: ConsumeQueue
@@ -534,7 +541,7 @@ class SendProcessor:
         sys_flag: int,
         born_timestamp: int,
         reconsume_times: int,
-    ) -> tuple[range, int] | None:
+    ) -> tuple[Sequence[int], int] | None:
         """Append items that are alike, and count them; their places as `AlikeBatches.put` returns them. HOT."""
         began = self.statistics.clock()
         placed = self._alike.put(
@@ -543,8 +550,8 @@ class SendProcessor:
         if placed is not None:
             offsets = placed[0]
             took_s = self.statistics.clock() - began
-            size = queue.max_physical - offsets[0]
-            self.count_run(queue.topic, len(offsets), size, took_s, (size // len(offsets),))
+            size = queue.max_physical - offsets[-1]
+            self.count_run(queue.topic, len(offsets), size * len(offsets), took_s, (size,))
         return placed
 
     # -- rows of sinks -------------------------------------------------------------------------------
@@ -634,12 +641,13 @@ class SendProcessor:
                     tags_code_of(text),
                 )
             )
-        if not self.store.log.fits(size + 1):
+        log = self.store.log
+        if not log.fits(size + 1, len(batch)):
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the batch needs {size} bytes in one piece, a segment has fewer",
             )
-        self.store.reserve(size + 1)
+        self.store.reserve(log.placed_size(size + 1, len(batch)))
         stored = self.put(batch, session, as_one=True)
         assert len(stored) == len(batch), "the room was reserved"
         return stored, wait

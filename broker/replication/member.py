@@ -45,6 +45,7 @@ from ropewalk.codes import ResponseCode
 from store.io.workers import Worker
 from store.log.limits import NO_LIMIT
 from store.offline.diverged import About
+from store.timer.progress import Progress
 
 log = structlog.get_logger("broker.ha")
 
@@ -112,6 +113,7 @@ class HaMember:
         self._tables_ms: dict[int, int] = {}
         """Broker id -> time at which a large table was last sent to this slave."""
         self._delays: deque[tuple[int, dict[int, int]]] = deque(maxlen=_DELAYS_WAITING_MAX)
+        self._timers: deque[tuple[int, Progress]] = deque(maxlen=_DELAYS_WAITING_MAX)
         self._delays_generation = 0
         self._delays_known: dict[int, int] = {}
 
@@ -253,6 +255,7 @@ class HaMember:
             replication.fence = self._fenced() if self.core.is_fenced else None
             replication.lead(record.role, 1 + self.roster.required_acks)
             broker.delays.load(self._delays_known or broker.delays.offsets())
+            broker.timers.lead()
             self.heard, self.lost_ms = None, -1
         elif action is RoleAction.FOLLOW:
             if record.master and record.master != replication.master_address:
@@ -472,7 +475,7 @@ class HaMember:
         self.merge_commits(ask.commits)
         self.record_policy_version(ask.broker_id, ask.policy_version, ask.policy_epoch)
         known = ask.seen if ask.seen.run == self.run else Seen()
-        delays = broker.delays.offsets()
+        delays, timers = broker.delays.offsets(), broker.timers.progress()
         if delays != self._delays_known:
             self._delays_known = delays
             self._delays_generation += 1
@@ -504,6 +507,7 @@ class HaMember:
             delays={str(level): offset for level, offset in delays.items()}
             if known.delays != seen.delays
             else None,
+            timers=(timers.read_ms, timers.queue_offset, timers.done),
             commits=commits,
             more=sequence < broker.offsets.journal.sequence,
             wants_tables=wants,
@@ -560,6 +564,8 @@ class HaMember:
         if answer.delays is not None:
             delays = {int(level): offset for level, offset in answer.delays.items() if level.isdigit()}
             self._delays.append((answer.end, delays))
+        if answer.timers is not None:
+            self._timers.append((answer.end, Progress(*answer.timers)))
         self.seen = answer.seen
         self.apply_delays()
         broker.store.limit_readable(answer.readable)
@@ -598,6 +604,11 @@ class HaMember:
         if found is not None:
             self._delays_known = found
             self.follow_delays(found)
+        timers = None
+        while self._timers and self._timers[0][0] <= end:
+            timers = self._timers.popleft()[1]
+        if timers is not None:
+            self._broker.timers.follow(timers)
 
     def lost_contact(self) -> None:
         """Note that the master does not answer any more."""

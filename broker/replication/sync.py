@@ -9,7 +9,7 @@ of the broker's state is made in a turn of its own, between two awaits.
     newer master     once a second: ask every member that is known, and follow a master of a newer epoch
 
 A master that answers 3 to the challenge is RocketMQ's: it is followed as RocketMQ's slaves do it, with requests 21, 43,
-45 and 201, and the logs are not compared.
+45, 60, 61 and 201, and the logs are not compared.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ from ropewalk.errors import RopewalkError
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
 from store.offline.diverged import About
+from store.timer.layout import Checkpoint
+from store.timer.progress import Progress
 
 __all__ = ["Peer", "SlaveSync", "master_address"]
 
@@ -59,6 +61,7 @@ SYNC_S = 0.1
 RETRY_S = 0.4
 PROBE_S = 1.0
 ROCKETMQ_SYNC_S = 1.0
+TIMER_COUNTS_S = 5.0
 CALL_S = 2.0
 COMPARE_S = 30.0
 TROUBLE_S = 2.0
@@ -96,10 +99,26 @@ class Peer:
             raise NotSame(f"{self._link.address}: {answer.remark or f'code {answer.code}'}")
         return answer.body
 
+    async def timer_counts(self) -> dict[str, Any] | None:
+        """Ask for the pending timer messages by topic (61)."""
+        return await timer_counts(self._link)
+
     async def status(self) -> MemberStatusMessage:
         return decode_untrusted(
             MemberStatusMessage, await self.ask(RequestCode.ROPEWALK_MEMBER_STATUS, RangesRequest([]))
         )
+
+
+async def timer_counts(link: AsyncConnection) -> dict[str, Any] | None:
+    """Ask a master for its pending timer messages by topic; None where its wheel is switched off."""
+    answer = await link.call(Command(RequestCode.GET_TIMER_METRICS), CALL_S)
+    if answer.code != ResponseCode.SUCCESS:
+        return None
+    try:
+        value = fastjson.loads(answer.body)
+    except fastjson.FastjsonError as exc:
+        raise NotSame(f"{link.address} answered {RequestCode.GET_TIMER_METRICS}: {exc}") from exc
+    return value if isinstance(value, dict) else None
 
 
 def master_address(record: RoleRecord, replication: Replication, configured: str) -> str:
@@ -335,7 +354,11 @@ class SlaveSync:
         member, broker = self._member, self._broker
         self._sent = 0
         wanted = False
+        counted = -TIMER_COUNTS_S
         while self._follows(address):
+            counts = None
+            if broker.timers.enabled and trio.current_time() - counted >= TIMER_COUNTS_S:
+                counted, counts = trio.current_time(), await peer.timer_counts()
             topics, groups = member.adopted_topics, member.adopted_groups
             commits, sequence = broker.offsets.journal.since(self._sent)
             record = member.record
@@ -364,6 +387,8 @@ class SlaveSync:
             self._sent, wanted = sequence, answer.wants_tables
             with self._turn():
                 member.apply_sync(answer)
+                if counts is not None:
+                    broker.timers.metrics.adopt(counts)
             self._report_trouble("no metadata from the master", None)
             if not wanted and not answer.more and len(commits) == len(ask.commits):
                 await trio.sleep(SYNC_S)
@@ -378,11 +403,28 @@ class SlaveSync:
                 offsets = await self._rocketmq_table(link, RequestCode.GET_ALL_CONSUMER_OFFSET)
                 delays = await self._rocketmq_table(link, RequestCode.GET_ALL_DELAY_OFFSET)
                 groups = await self._rocketmq_table(link, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+                timers = await self._rocketmq_timers(fast)
+                counts = await timer_counts(fast) if timers is not None else None
                 with self._turn():
+                    if timers is not None:
+                        self._broker.timers.follow(timers)
+                    if counts is not None:
+                        self._broker.timers.metrics.adopt(counts)
                     self._adopt_rocketmq_tables(topics, offsets, delays, groups)
                     self._member.lost_ms = -1
                 self._report_trouble("no metadata from the master", None)
                 await trio.sleep(ROCKETMQ_SYNC_S)
+
+    async def _rocketmq_timers(self, link: AsyncConnection) -> Progress | None:
+        """The progress of a RocketMQ master's timers; None where its wheel is switched off."""
+        answer = await link.call(Command(RequestCode.GET_TIMER_CHECK_POINT), CALL_S)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        try:
+            found = Checkpoint.decode(answer.body)
+        except ValueError as exc:
+            raise NotSame(f"{link.address} answered {RequestCode.GET_TIMER_CHECK_POINT}: {exc}") from exc
+        return Progress(found.read_ms, found.master_queue_offset)
 
     async def _rocketmq_table(self, link: AsyncConnection, code: int) -> dict[str, Any] | None:
         """A table of a RocketMQ master; None if it has not moved since it was taken."""

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from broker.settings import dledger
 from broker.settings.java_properties import PropertiesError, read_properties
 from broker.settings.keys import (
     ANY,
@@ -123,6 +124,16 @@ class BrokerConfig:
     max_ha_transfer_byte_in_second: int
     slave_read_enable: bool
     ack_after_flush: bool
+    enable_d_leger_commit_log: bool
+    d_leger_group: str
+    d_leger_peers: tuple[str, ...]
+    """Every member of the group as `id-host:port`; `broker.settings.dledger.peers_of` takes them apart."""
+    d_leger_self_id: str
+    preferred_leader_id: str
+    store_path_d_ledger_commit_log: Path
+    """The directory of the log's files; in DLedger mode `store_path_commit_log` is the same one."""
+    raft_heartbeat_ms: int
+    raft_election_ms: str
     ropewalk_secret: str
     """The secret that the members of a group prove to each other to know; empty asks for no proof."""
     ropewalk_master_address: str
@@ -165,6 +176,14 @@ class BrokerConfig:
     msg_trace_topic_name: str
     message_delay_level: tuple[int, ...]
     """Milliseconds of level 1, 2, 3 …"""
+    timer_wheel_enable: bool
+    timer_max_delay_sec: int
+    timer_precision_ms: int
+    timer_roll_window_slot: int
+    timer_congest_num_each_slot: int
+    mapped_file_size_timer_log: int
+    recall_message_enable: bool
+    append_topic_for_timer_delete_key: bool
     store_reply_message_enable: bool
     """Whether the answers of request-reply calls are stored besides being pushed."""
     max_message_size: int
@@ -553,6 +572,12 @@ def _labels(text: str) -> str:
     return text
 
 
+def _members(text: str) -> str:
+    for part in text.split(";"):
+        dledger.is_member_id(part)
+    return text
+
+
 def _hours(text: str) -> str:
     delete_hours(text)
     return text
@@ -575,6 +600,12 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "metricsLabel": _labels,
     "logFile": lambda text: Path(text).expanduser(),
     "msgTraceTopicName": _topic,
+    "dLegerGroup": _name,
+    "dLegerPeers": dledger.read_peers,
+    "dLegerSelfId": dledger.is_member_id,
+    "preferredLeaderId": _members,
+    "storePathDLedgerCommitLog": _directory,
+    "raftElectionMs": dledger.election_bounds,
 }
 
 
@@ -659,6 +690,7 @@ def _derive(
         warnings.append(
             f"registerNameServerPeriod = {period} is moved to {values['registerNameServerPeriod']}"
         )
+    dledger.derive(values)
 
 
 def _check_replication(
@@ -703,12 +735,15 @@ def _check_together(
             f"bindAddress = {bind}: clients cannot be told an IPv6 address; set brokerIP1 to a host name that stands "
             "for it"
         )
-    _check_replication(values, origins, mistakes, warnings)
+    if not values["enableDLegerCommitLog"]:
+        _check_replication(values, origins, mistakes, warnings)
+    dledger.check(values, origins, mistakes, warnings)
     port = values["listenPort"]
     if port in (1, 2):
         mistakes.append(f"listenPort = {port}: the port two below it must exist too")
     elif port:
-        uses = {"listenPort": port, "listenPort - 2": port - 2, "haListenPort": values["haListenPort"]}
+        uses = {"listenPort": port, "listenPort - 2": port - 2}
+        uses |= dledger.ports(values) or {"haListenPort": values["haListenPort"]}
         if not values["namesrvAddr"]:
             uses["namesrvPort"] = values["namesrvPort"]
         if values["metricsExporterType"] != "DISABLE":

@@ -104,6 +104,19 @@ ropewalkSecret A secret that members of a group prove to each other. Unknown pee
     replication port. Ropewalk's own.
 ropewalkMasterAddress The master's `HOST:listenPort`, for a slave that has only `haMasterAddress`. Default: that
     port - 1. Ropewalk's own.
+# DLedger mode
+enableDLegerCommitLog Whether this broker is a member of a group that elects its leader and acknowledges what most
+    members have on disk.
+dLegerGroup The name of that group; members of another one are refused. Default: `brokerName`.
+dLegerPeers Every member of the group, this one too: `n0-HOST:PORT;n1-HOST:PORT;n2-HOST:PORT`. The port is one of
+    its own. Members have one `brokerName`.
+dLegerSelfId The member that this broker is, a letter and a number: `n0`. A follower is registered under that number
+    + 1.
+preferredLeaderId Members that campaign before the others, separated by `;`.
+storePathDLedgerCommitLog The folder of the log's files. Default: `dledger-<dLegerSelfId>/data` in the store's folder.
+raftHeartbeatMs Milliseconds between two heartbeats of a leader. Ropewalk's own.
+raftElectionMs The shortest and the longest election timeout in milliseconds; each is drawn between them. Ropewalk's
+    own.
 # When bytes reach the disk
 flushDiskType SYNC_FLUSH answers a send after the fsync that covers it.
 flushIntervalCommitLog Milliseconds between two flushes under ASYNC_FLUSH.
@@ -120,6 +133,18 @@ traceOn Told to producers in every answer: whether traces are wanted.
 traceTopicEnable Whether the topic for message traces is made at start.
 msgTraceTopicName The topic for message traces.
 messageDelayLevel The delays of levels 1, 2, 3 …; units are s, m, h, d.
+timerWheelEnable Whether timer messages (`TIMER_DELAY_SEC`, `TIMER_DELAY_MS`, `TIMER_DELIVER_MS`) are taken; without it
+    they are refused, and those that wait go on waiting.
+timerMaxDelaySec How many seconds ahead a timer message may be due.
+timerPrecisionMs Milliseconds of one slot of the timer wheel: a message is delivered up to so much after its time.
+    It may not change while messages wait.
+timerRollWindowSlot Slots after which a timer message is stored again, half-way to its time; below 2 and above 604740
+    it is 604740.
+timerCongestNumEachSlot Timer messages of one slot beyond which further ones are refused.
+mappedFileSizeTimerLog Bytes of one file of the timer log. It may not change once there is one.
+recallMessageEnable Whether a timer message can be recalled before it is due.
+appendTopicForTimerDeleteKey Whether recalls are stored with the topic in their key, as some versions of RocketMQ read
+    them; both kinds are understood.
 storeReplyMessageEnable Whether the answers of request-reply calls are stored too.
 maxMessageSize Bytes of a message's body at most.
 # Transactions

@@ -183,6 +183,15 @@ _HONOURED: Final = (
     _bool("traceTopicEnable", False),
     _text("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC"),
     _text("messageDelayLevel", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"),
+    # Timer messages: seconds ahead, milliseconds and slots; and taking one back before it is due.
+    _bool("timerWheelEnable", True),
+    _int("timerMaxDelaySec", 259_200, 1),
+    _int("timerPrecisionMs", 1_000, 1, 60_000),
+    _int("timerRollWindowSlot", 172_800, INT_MIN),
+    _int("timerCongestNumEachSlot", INT_MAX, 1),
+    _int("mappedFileSizeTimerLog", 100 * MIB, 4 * KIB),
+    _bool("recallMessageEnable", False),
+    _bool("appendTopicForTimerDeleteKey", False),
     _bool("storeReplyMessageEnable", True),
     # A body must fit into a frame of 16 MiB together with its header.
     _int("maxMessageSize", 4 * MIB, 1, 15 * MIB),
@@ -228,6 +237,16 @@ _HONOURED: Final = (
     # only, as from RocketMQ, and not all there is.
     _bool("ackAfterFlush", False),
     _bool("haSyncFromLastFile", False),
+    # DLedger mode: a group of brokers that elects its leader. Members as `n0-host:port;n1-host:port`, this one among
+    # them; Ropewalk's own: milliseconds between heartbeats, and the bounds of an election timeout.
+    _bool("enableDLegerCommitLog", False),
+    _text("dLegerGroup", None),
+    _text("dLegerPeers", None),
+    _text("dLegerSelfId", None),
+    _text("preferredLeaderId", None),
+    _text("storePathDLedgerCommitLog", None),
+    _int("raftHeartbeatMs", 100, 5, 60_000),
+    _text("raftElectionMs", "500-900"),
     # What every member of a group has to know; and where a slave that has only haMasterAddress says hello.
     _text("ropewalkSecret", None),
     _text("ropewalkMasterAddress", None),
@@ -245,7 +264,6 @@ _HONOURED: Final = (
     _text("logFile", None),
 )  # fmt: skip
 
-_NO_RAFT = "the DLedger mode is not built yet, and a plain broker in its place would elect nobody"
 _NO_AUTH = "authentication is not built yet, and without it everybody would be let in"
 _NO_TLS = "TLS is not built yet, and connections would be in the clear"
 _NO_CERTIFICATES = "TLS is not built yet, and nobody would be asked for a certificate"
@@ -278,7 +296,6 @@ _REFUSED: Final = (
         "tls.server.need.client.auth", Kind.TEXT, "none",
         {"require": _NO_CERTIFICATES, "optional": _NO_CERTIFICATES}, "none", "optional", "require",
     ),
-    _refused("enableDLegerCommitLog", Kind.BOOL, False, {"true": _NO_RAFT}),
     _refused(
         "duplicationEnable", Kind.BOOL, False,
         {"true": "dispatching behind a confirmed offset is not built yet"},
@@ -446,7 +463,6 @@ putThreadPoolQueueCapacity int 10000
 queryMessageThreadPoolNums int -
 queryThreadPoolQueueCapacity int 20000
 realTimeNotifyConsumerChange bool true
-recallMessageEnable bool false
 recoverConcurrently bool false
 recoverThreadPoolNums int 32
 rejectPullConsumerEnable bool false
@@ -494,7 +510,6 @@ waitTimeMillsInSendQueue long 200
 waitTimeMillsInTransactionQueue long 3000
 # MessageStoreConfig
 accessMessageInMemoryHotRatio int 26
-appendTopicForTimerDeleteKey bool false
 asyncLearner bool false
 autoMessageVersionOnTopicLen bool true
 batchDispatchRequestThreadPoolNums int 16
@@ -525,9 +540,6 @@ compactionScheduleInternal int 900000
 compactionThreadNum int 6
 correctLogicMinOffsetForceInterval int 300000
 correctLogicMinOffsetSleepInterval int 1
-dLegerGroup text -
-dLegerPeers text -
-dLegerSelfId text -
 dataReadAheadEnable bool true
 debugLockEnable bool false
 destroyMapedFileIntervalForcibly int 120000
@@ -573,7 +585,6 @@ logicQueueSwapMapInterval long 3600000
 logicQueueSwapMapReserveFileNum int 20
 logicalDiskSpaceCleanForciblyThreshold double 0.8
 mappedFileSizeConsumeQueueExt int 50331648
-mappedFileSizeTimerLog int 104857600
 mappedFileSwapEnable bool true
 mapperFileSizeBatchConsumeQueue int 13800000
 maxAsyncPutMessageRequests int 5000
@@ -590,7 +601,6 @@ maxTopicLength int 127
 memTableFlushIntervalMs long 3600000
 messageIndexSafe bool false
 offsetCheckInSlave bool false
-preferredLeaderId text -
 pullBatchMaxMessageCount int 160
 putConsumeQueueDataByFileChannel bool true
 putMessageTimeout int 8000
@@ -613,20 +623,16 @@ sharedByteBufferNum int 16
 spinLockCollisionRetreatOptimalDegree int 1000
 statRocksDBCQIntervalSec long 10
 storePathBrokerIdentity text -
-storePathDLedgerCommitLog text -
 storePathEpochFile text -
 syncFromLastFile bool false
 syncMasterFlushOffsetWhenStartup bool false
 timerColdDataCheckIntervalMs int 60000
-timerCongestNumEachSlot int 2147483647
 timerEnableCheckMetrics bool true
 timerEnableRetryUntilSuccess bool false
 timerFlushIntervalMs int 1000
 timerGetMessageThreadNum int 3
 timerInterceptDelayLevel bool false
-timerMaxDelaySec int 259200
 timerMetricSmallThreshold int 1000000
-timerPrecisionMs int 1000
 timerProgressLogIntervalMs int 10000
 timerPutMessageThreadNum int 3
 timerRecallToTimeWheelEnable bool true
@@ -641,10 +647,8 @@ timerRocksDBRollMaxTps double 8000.0
 timerRocksDBRollRangeHours int 2
 timerRocksDBStopScan bool false
 timerRocksDBTimeExpiredMaxTps double 200000.0
-timerRollWindowSlot int 172800
 timerSkipUnknownError bool false
 timerStopEnqueue bool false
-timerWheelEnable bool true
 timerWheelSnapshotFlush bool false
 timerWheelSnapshotIntervalMs int 10000
 topicQueueLockNum int 32

@@ -7,6 +7,8 @@ that reads slowly delays nobody else's acknowledgement.
 
 An entry whose slaves do not report in time is answered "stored, but a slave was late" (12), one whose flush does not
 come "stored, but not flushed" (10). Both mean "unknown" to an audit. What the slaves say goes first, as with RocketMQ.
+Official clients take both for sent; where that would be wrong, answers fail with another code: `fail` for all that
+wait, `late` for those whose other members are late.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from broker.remoting.outbox import Owed, release
 from broker.remoting.rpc_times import Kind, RpcTimes
 from ropewalk.codes import ResponseCode
 from store.log.limits import NO_LIMIT
+
+_SLAVES_LATE: Final = ResponseCode.FLUSH_SLAVE_TIMEOUT, "stored, but the slaves did not have it in time"
 
 
 @dataclass(slots=True)
@@ -40,6 +45,8 @@ class AckQueue:
 
     def __init__(self, times: RpcTimes | None = None) -> None:
         self._times = times or RpcTimes()
+        self.late: tuple[int, str] = _SLAVES_LATE
+        """Code and remark for an answer that waited too long for other members."""
         self.through = 0
         """Answers that waited for an offset up to this one have left. Never falls."""
         self._entries: deque[_Entry] = deque()
@@ -90,9 +97,7 @@ class AckQueue:
             if min(entry.deadline_ms, entry.slaves_deadline_ms) > now_ms:
                 break  # what came later has later deadlines
             if entry.slaves_deadline_ms <= now_ms and entry.end > confirmed:
-                self._answer(
-                    entry, ResponseCode.FLUSH_SLAVE_TIMEOUT, "stored, but the slaves did not have it in time"
-                )
+                self._answer(entry, *self.late)
             elif entry.deadline_ms <= now_ms and entry.end > flushed:
                 self._answer(
                     entry, ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the flush did not finish in time"
@@ -108,6 +113,14 @@ class AckQueue:
                 self._answer(entry, code, remark)
         while self._entries and not self._entries[0].count:
             self._entries.popleft()
+        self._check()
+
+    def fail(self, code: int, remark: str) -> None:
+        """Answer everything that waits at once with `code`: nobody will ever say that it is stored."""
+        entries, self._entries = self._entries, deque()
+        for entry in entries:
+            if entry.count:
+                self._answer(entry, code, remark)
         self._check()
 
     def _check(self) -> None:

@@ -5,7 +5,10 @@ To be read in this order:
     storage.py      what the shell asks of a log and of a store
     hello.py        the introduction of one member to another: challenge, hello, welcome; every refusal in words
     peers.py        the links to all members: a control and a data link each; frames in and out
-    ledger.py       `LedgerShell`: events in, effects carried out in their order, timers
+    kept.py         bytes of own appends, until they are sent to every peer
+    ledger.py       `LedgerShell`: events in, effects carried out in their order
+    status.py       a member as people see it
+    tasks.py        the trio tasks of a member: dial, tick
 
 None of it decides anything about terms or roles: that is `ha.raft`.
 """

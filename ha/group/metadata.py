@@ -80,6 +80,8 @@ class SyncResponse(msgspec.Struct, frozen=True):
     """There are more commits than one message holds: ask again at once."""
     wants_tables: bool = False
     """The slave's tables are newer than the master's, which was killed before it had saved them: send them."""
+    timers: tuple[int, int, int] | None = None
+    """Read time, queue offset and deliveries of the slot under way, of timer messages."""
 
 
 def wins(new: tuple[int, int], old: tuple[int, int] | None) -> bool:

@@ -66,6 +66,8 @@ def from_frame(frame: Frame, segment_size: int) -> Message:
             if frame.count > max(VoteResult):
                 raise RemoteProtocolError(f"no vote is answered with {frame.count}")
             return VoteAnswer(first, bool(frame.flags & PRE), VoteResult(frame.count))
+        case Kind.PING:
+            raise RemoteProtocolError("a PING is for the link, and no message of the core")
 
 
 def _run(frame: Frame, prev: Point, segment_size: int) -> Run | None:

@@ -15,7 +15,10 @@ connection is fine.
 
 from __future__ import annotations
 
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Final, TypeVar
 
@@ -27,6 +30,7 @@ from ropewalk.format.remoting import I32, decode_ext
 I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 H = TypeVar("H", bound=msgspec.Struct)
+_HANDLE_VERSION: Final = "v1"
 
 
 class HeaderError(RopewalkError, ValueError):
@@ -188,6 +192,35 @@ class RecallMessageHeader(msgspec.Struct, rename="camel"):
     topic: str
     recall_handle: str
     producer_group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecallHandle:
+    """The name by which a waiting timer message is recalled: URL-safe base64 of `v1 topic broker time uniqueKey`."""
+
+    topic: str
+    broker: str
+    time_ms: int
+    """A millisecond behind the slot that the message waits in: rounded down it is the slot again."""
+    unique_key: str
+
+    def encode(self) -> str:
+        """Return the handle as clients carry it."""
+        text = " ".join((_HANDLE_VERSION, self.topic, self.broker, str(self.time_ms), self.unique_key))
+        return urlsafe_b64encode(text.encode()).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> RecallHandle:
+        """Read a handle. Raises ValueError, with the original's words, for what is none."""
+        try:
+            raw = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)).decode()
+        except (binascii.Error, UnicodeError) as exc:
+            raise ValueError("recall handle is invalid") from exc
+        items = raw.split(" ")
+        if items[0] != _HANDLE_VERSION or len(items) < 5:
+            raise ValueError("recall handle is invalid")
+        time_ms = int(items[3]) if items[3].isascii() and items[3].isdigit() else -1
+        return cls(items[1], items[2], time_ms, items[4])
 
 
 class MsgIdResponseHeader(msgspec.Struct, rename="camel"):

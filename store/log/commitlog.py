@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ropewalk.errors import RopewalkError
 from store.io.disk import Disk, MappedFile
+from store.log.placing import PLAIN, Placing
 from store.log.segment import FILLER_HEADER_SIZE, Segment
 
 NAME_DIGITS = 20
@@ -35,8 +36,9 @@ def _is_segment_name(name: str) -> bool:
 
 
 class CommitLog:
-    def __init__(self, directory: Path, segment_size: int, disk: Disk) -> None:
+    def __init__(self, directory: Path, segment_size: int, disk: Disk, placing: Placing = PLAIN) -> None:
         self.directory = directory
+        self.placing = placing
         self.segment_size = segment_size
         self.segments: list[Segment] = []
         self.spare: Segment | None = None
@@ -74,7 +76,7 @@ class CommitLog:
                     f"(the next file is {name}, log offset {base}): restore it, or have it taken from a replica or a "
                     f"backup with `ropewalk store repair {self.directory.parent} --to COPY --from OTHER`"
                 )
-            self._add(Segment(base, self._disk.open_mapped(path)))
+            self._add(Segment(base, self._disk.open_mapped(path), placing=self.placing))
 
     def _unfinished(self, path: Path) -> bool:
         """Whether this is a last file that never came to hold anything: too short, and without a byte."""
@@ -101,9 +103,15 @@ class CommitLog:
         last = self.segments[-1]
         return last.base_offset + last.write_position
 
-    def fits(self, size: int) -> bool:
-        """Tell whether a run of records of this many bytes can ever be stored (it must fit one segment)."""
-        return size + FILLER_HEADER_SIZE <= self.segment_size
+    def fits(self, size: int, count: int = 1) -> bool:
+        """Tell whether a run of `count` records of this many bytes can ever be stored (it must fit one segment)."""
+        if count == 1 and size > self.placing.record_size_max:
+            return False
+        return self.placed_size(size, count) + FILLER_HEADER_SIZE <= self.segment_size
+
+    def placed_size(self, size: int, count: int = 1) -> int:
+        """Return the bytes that `count` records of this size together take in the log."""
+        return size + count * self.placing.head_size
 
     def segment_for(self, size: int) -> Segment:
         """The segment in which the next `size` bytes go, rolled over if they need a new one.
@@ -145,7 +153,7 @@ class CommitLog:
         """Create one segment. Called by the helper thread ahead of time. Blocks; raises `DiskFull`."""
         path = self.directory / segment_name(base_offset)
         file: MappedFile = self._disk.allocate(path, self.segment_size)
-        return Segment(base_offset, file)
+        return Segment(base_offset, file, placing=self.placing)
 
     def discard(self, segment: Segment) -> None:
         """Remove a segment that never came to be part of the log. Blocks; for the helper thread."""
@@ -160,6 +168,18 @@ class CommitLog:
         self._disk.remove(segment.file.path)
         # Durable before the next one goes: a later file that came back alone would leave a gap.
         self._disk.sync_directory(self.directory)
+
+    def cut(self, offset: int) -> list[Segment]:
+        """Let the log end in the segment of `offset`; return those behind it, whose files are for the caller to remove.
+
+        The first segment stays, even if nothing in it does. The lists are replaced and not changed, as in `retire`.
+        """
+        keep = max(bisect_right(self._bases, offset), 1)
+        if keep > 1 and self._bases[keep - 1] == offset:
+            keep -= 1
+        removed = self.segments[keep:]
+        self.segments, self._bases = self.segments[:keep], self._bases[:keep]
+        return removed
 
     def retire(self, count: int) -> list[Segment]:
         """Let the log begin `count` segments later; the caller removes them when no reader holds them any more.

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ropewalk.format.record import encode_blank
 from store.io.disk import MappedFile
+from store.log.placing import PLAIN, Placing
 from store.log.read_check import ReadCheck
 
 FILLER_HEADER_SIZE = 8
@@ -31,13 +31,17 @@ class Segment:
         "gathered",
         "map",
         "pins",
+        "placing",
         "room",
         "size",
         "write_position",
     )
 
-    def __init__(self, base_offset: int, file: MappedFile, write_position: int = 0) -> None:
+    def __init__(
+        self, base_offset: int, file: MappedFile, write_position: int = 0, placing: Placing = PLAIN
+    ) -> None:
         self.base_offset = base_offset
+        self.placing = placing
         self.file = file
         self.map = file.map
         self.size = file.size
@@ -109,5 +113,5 @@ class Segment:
         """Write the filler and count this segment as full."""
         remaining = self.size - self.write_position
         assert remaining >= FILLER_HEADER_SIZE, (self.base_offset, self.write_position, self.size)
-        self.append(encode_blank(remaining))
+        self.append(self.placing.filler(remaining))
         self.write_position = self.size

@@ -45,7 +45,7 @@ def recheck(
             return begin, begin
         if seen.indexed and not is_dead(seen.topic, seen.offset) and not _has_entry(find_queue, seen):
             return begin, begin
-        offset += seen.size
+        offset = seen.end
     return (start, begin) if offset == start else (begin, begin)
 
 
@@ -69,7 +69,7 @@ def _boundary(
         queue, number = find_queue(seen.topic, seen.queue_id), seen.queue_offset
         if queue is not None and queue.min_offset <= number < queue.next_offset:
             if queue.read(number)[:2] == (seen.offset, seen.size):
-                return seen.offset
+                return seen.offset - log.placing.head_size
         segment = log.find(seen.offset)
         assert segment is not None
         return segment.base_offset

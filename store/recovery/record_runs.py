@@ -70,7 +70,7 @@ def dispatch_runs(
     grown: Grown | None = None,
     found_whole: Callable[[int], None] | None = None,
 ) -> tuple[int, int, int]:
-    """Dispatch the run of everyday records in [position, limit).
+    """Dispatch the run of everyday records whose places are in [position, limit). Heads of entries are passed over.
 
     Returns its end, how many they are, and the latest store time in ms.
 
@@ -80,7 +80,8 @@ def dispatch_runs(
     they are whole, as soon as that is known and before their entries are made. HOT.
     """
     records = latest = 0
-    while position + RECORD_SIZE_MIN <= limit:
+    least = segment.placing.head_size + RECORD_SIZE_MIN
+    while position + least <= limit:
         end, count, stored = _dispatch_uniform(segment, position, limit, known, grown, found_whole)
         if count:
             known.run_max = min(2 * known.run_max, _RUN_MAX)
@@ -107,27 +108,28 @@ def dispatch_runs(
 
 
 def _places(segment: Segment, position: int, limit: int, count_max: int) -> list[int]:
-    """Where records begin by what their sizes say, and behind them where the next one would. HOT."""
-    data, unpack = segment.map, _I32.unpack_from
+    """The places of records by what their sizes say, and behind them the next one's. HOT."""
+    data, unpack, head_size = segment.map, _I32.unpack_from, segment.placing.head_size
     places = [position]
     append = places.append
-    while position + RECORD_SIZE_MIN <= limit and len(places) <= count_max:
-        (size,) = unpack(data, position)
-        if size < RECORD_SIZE_MIN or position + size > limit:
+    at, limit = position + head_size, limit + head_size
+    while at + RECORD_SIZE_MIN <= limit and len(places) <= count_max:
+        (size,) = unpack(data, at)
+        at += size + head_size
+        if size < RECORD_SIZE_MIN or at > limit:
             break
-        position += size
-        append(position)
+        append(at - head_size)
     return places
 
 
 @lru_cache(maxsize=1024)
-def _form(body_size: int, spelling: int, properties: int) -> struct.Struct:
-    """Records with parts of these sizes.
+def _form(head_size: int, body_size: int, spelling: int, properties: int) -> struct.Struct:
+    """Records with parts of these sizes, behind heads that are passed over.
 
     Size and magic, crc, queue id, queue offset, offset, sys flag, store time, body size; then the body, how the topic
     and the size of the properties are spelled, and the properties.
     """
-    return struct.Struct(f">8sIi4xq8si16xq20xi{body_size}s{spelling}s{properties}s")
+    return struct.Struct(f">{head_size}x8sIi4xq8si16xq20xi{body_size}s{spelling}s{properties}s")
 
 
 def _dispatch_uniform(
@@ -143,33 +145,34 @@ def _dispatch_uniform(
     Returns their end, how many they are, and the latest store time; where there are none, nothing was done.
     """
     nothing = position, 0, 0
-    data = segment.map
-    size, magic, _crc, _id, _number, _offset, _flags, _stored, body_size = _HEAD.unpack_from(data, position)
+    data, head_size = segment.map, segment.placing.head_size
+    start = position + head_size  # of the first record, behind its head
+    size, magic, _crc, _id, _number, _offset, _flags, _stored, body_size = _HEAD.unpack_from(data, start)
     tail_at = _HEAD_SIZE + body_size
-    if magic != MAGIC_V1 or not 0 <= body_size < tail_at < size <= limit - position:
+    if magic != MAGIC_V1 or not 0 <= body_size < tail_at < size <= limit - start:
         return nothing
-    spelling = data[position + tail_at] + 3
+    spelling, stride = data[start + tail_at] + 3, head_size + size
     properties = size - tail_at - spelling
-    count = min((limit - position) // size, known.run_max)
+    count = min((limit - position) // stride, known.run_max)
     if properties <= 0 or count <= _RUN_MIN:
         return nothing
     for at in _LOW_BYTES:
-        column = data[position + at : position + count * size : size]
+        column = data[start + at : position + count * stride : stride]
         count = len(column) - len(column.lstrip(column[:1]))
     if count <= _RUN_MIN:
         return nothing
-    end = position + count * size
+    end = position + count * stride
     with memoryview(data) as view, view[position:end] as run:
         heads, sums, queue_ids, numbers, offsets, flags, stored, body_sizes, bodies, spellings, texts = zip(
-            *_form(body_size, spelling, properties).iter_unpack(run), strict=True
+            *_form(head_size, body_size, spelling, properties).iter_unpack(run), strict=True
         )
     base = segment.base_offset
     if (
         len(set(heads)) > 1
         or len(set(body_sizes)) > 1
         or any(map(_NOT_EVERYDAY.__and__, set(flags)))
-        or 0 in data[position + size - 1 : end : size]
-        or b"".join(offsets) != struct.pack(f">{count}q", *range(base + position, base + end, size))
+        or 0 in data[start + size - 1 : end : stride]
+        or b"".join(offsets) != struct.pack(f">{count}q", *range(base + start, base + end, stride))
     ):
         return nothing
     queues_of = {}
@@ -208,7 +211,8 @@ def _dispatch_columns(
     Returns the latest store time, or None: then nothing was done.
     """
     data, base = segment.map, segment.base_offset
-    starts, ends = places[:-1], places[1:]
+    head_size = segment.placing.head_size
+    starts, ends = [place + head_size for place in places[:-1]], places[1:]
     heads = b"".join([data[start : start + _HEAD_SIZE] for start in starts])
     sizes, magics, sums, queue_ids, numbers, offsets, flags, stored, body_sizes = zip(
         *_HEAD.iter_unpack(heads), strict=True
@@ -321,12 +325,15 @@ def _dispatch_each(
     """As `dispatch_runs`, one record after the other. HOT."""
     data, base, unpack = segment.map, segment.base_offset, _HEAD.unpack_from
     records = latest = 0
-    while position + RECORD_SIZE_MIN <= limit:
-        size, magic, crc, queue_id, number, offset, flags, stored, body_size = unpack(data, position)
-        tail_at, end = position + _HEAD_SIZE + body_size, position + size
+    head_size = segment.placing.head_size
+    least = head_size + RECORD_SIZE_MIN
+    while position + least <= limit:
+        start = position + head_size
+        size, magic, crc, queue_id, number, offset, flags, stored, body_size = unpack(data, start)
+        tail_at, end = start + _HEAD_SIZE + body_size, start + size
         if (
             magic != MAGIC_V1
-            or offset != base + position
+            or offset != base + start
             or flags & _NOT_EVERYDAY
             or body_size < 0
             or not tail_at < end <= limit
@@ -336,7 +343,7 @@ def _dispatch_each(
         queue = found[0].get(queue_id) if found is not None else None
         if found is None or queue is None or not queue.min_offset <= number <= queue.next_offset:
             break
-        if body_size and crc32(data[position + _HEAD_SIZE : tail_at]) & _SUM_MASK != crc:
+        if body_size and crc32(data[start + _HEAD_SIZE : tail_at]) & _SUM_MASK != crc:
             break
         records += 1
         position = end

@@ -14,10 +14,12 @@ from typing import NamedTuple
 
 from zlib_ng.zlib_ng import crc32
 
+from ropewalk.errors import CorruptRecord
+from ropewalk.format.dledger.entry import HEAD_SIZE, EntryHead, check_body, decode_head, filler_size
 from ropewalk.format.names import SCHEDULE_TOPIC
 from ropewalk.format.properties import find_property, tags_code_of
 from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
-from store.log.segment import Segment
+from store.log.segment import FILLER_HEADER_SIZE, Segment
 
 # size, magic, crc, queue id, flag, queue offset, offset, sys flag, born time
 HEAD = struct.Struct(">iIIiiqqiq")
@@ -44,6 +46,11 @@ class ScannedRecord(NamedTuple):
     ends_in_zero: bool
     """The last byte of its properties is zero. No checksum covers them, and the tail of a torn page is zeros."""
 
+    @property
+    def end(self) -> int:
+        """The log offset behind the record, where the next place is."""
+        return self.offset + self.size
+
 
 class NoRecord(enum.Enum):
     """A place where no whole record begins."""
@@ -56,12 +63,50 @@ class NoRecord(enum.Enum):
 def scan_record(
     segment: Segment, position: int, delay_ms: Callable[[str], int] | None = None
 ) -> ScannedRecord | NoRecord:
-    """Return the record at `position`, or the kind of bytes that stands there instead.
+    """Return the record whose place is at `position`, or the kind of bytes that stands there instead.
 
     Trusts no length before it is checked; touches the map, so may block.
     `delay_ms` says how long a level's messages wait: with it, what waits in the delay topic has its time as tag code.
     """
+    if segment.placing.head_size:
+        head = scan_entry(segment, position)
+        if isinstance(head, NoRecord):
+            return head
+        position += HEAD_SIZE
+        seen = _scan_bytes(segment, position, position + head.body_size, delay_ms)
+        whole = isinstance(seen, ScannedRecord) and seen.size == head.body_size
+        return seen if whole else NoRecord.BAD
+    return _scan_bytes(segment, position, segment.size, delay_ms)
+
+
+def scan_entry(segment: Segment, position: int) -> EntryHead | NoRecord:
+    """Return the head of the entry at `position` of a log of entries, once its body has passed its CRC, if it has one.
+
+    Trusts no length before it is checked; touches the map, so may block.
+    """
     data, size_left = segment.map, segment.size - position
+    if size_left < FILLER_HEADER_SIZE:
+        return NoRecord.BAD
+    first = data[position : position + HEAD_SIZE]
+    if first.count(0) == len(first):
+        return NoRecord.BLANK
+    if filler_size(first) is not None:
+        return NoRecord.FILLER if filler_size(first) == size_left else NoRecord.BAD
+    try:
+        head = decode_head(first)
+        if head.pos != segment.base_offset + position or head.size > size_left - FILLER_HEADER_SIZE:
+            return NoRecord.BAD
+        check_body(head, data[position + HEAD_SIZE : position + head.size])
+    except CorruptRecord:
+        return NoRecord.BAD
+    return head
+
+
+def _scan_bytes(
+    segment: Segment, position: int, limit: int, delay_ms: Callable[[str], int] | None
+) -> ScannedRecord | NoRecord:
+    """Return the record at `position`, which ends at `limit` or before."""
+    data, size_left = segment.map, limit - position
     if size_left < 8:
         return NoRecord.BAD
     size, magic = _I32.unpack_from(data, position)[0], struct.unpack_from(">I", data, position + 4)[0]

@@ -114,7 +114,7 @@ def walk(
         if isinstance(seen, ScannedRecord):
             if not lost_its_tail(log, seen, durable):
                 yield seen
-                offset += seen.size
+                offset = seen.end
                 continue
             seen = NoRecord.BAD  # whole as far as checksums tell, and yet torn
         if seen is NoRecord.FILLER:
@@ -142,7 +142,7 @@ def lost_its_tail(log: CommitLog, record: ScannedRecord, durable: int) -> bool:
     """
     if not record.ends_in_zero or record.offset < durable:
         return False
-    end = record.offset + record.size
+    end = record.end
     segment = log.find(end)
     return segment is None or not (
         isinstance(found := scan_record(segment, end - segment.base_offset), ScannedRecord)
@@ -199,7 +199,7 @@ def _past_claims(log: CommitLog, offset: int) -> tuple[int, ScannedRecord | None
         if isinstance(seen, ScannedRecord):
             if offset > begin:
                 return offset, seen
-            offset += seen.size
+            offset = seen.end
         elif seen is NoRecord.FILLER:
             offset = segment.end_offset
         elif (size := _claimed_size(segment, position)) is not None:
@@ -244,8 +244,9 @@ def candidates(log: CommitLog, offset: int) -> Iterator[ScannedRecord]:
             for magic in _MAGIC_BYTES:
                 found = find_bytes(segment.map, magic, start, end)
                 while found >= 0:
-                    if segment.base_offset + found - 4 >= offset and found >= 4:
-                        seen = scan_record(segment, found - 4)
+                    place = found - 4 - segment.placing.head_size
+                    if segment.base_offset + place >= offset and place >= 0:
+                        seen = scan_record(segment, place)
                         if isinstance(seen, ScannedRecord):
                             yield seen
                     found = find_bytes(segment.map, magic, found + 1, end)
@@ -263,7 +264,7 @@ def _leads_to_end(log: CommitLog, seen: ScannedRecord, last: int, dead_ends: set
         position = offset - segment.base_offset
         at = scan_record(segment, position)
         if isinstance(at, ScannedRecord):
-            offset += at.size
+            offset = at.end
         elif at is NoRecord.FILLER and _last_in(segment, position) < position + FILLER_HEADER_SIZE:
             offset = segment.end_offset
         else:
@@ -374,7 +375,8 @@ def last_store_time(queue: ConsumeQueue, log: CommitLog) -> int:
         return 0
     offset, _size, _tags = queue.read(queue.next_offset - 1)
     segment = log.find(offset)
-    seen = scan_record(segment, offset - segment.base_offset) if segment is not None else None
+    place = offset - log.placing.head_size
+    seen = scan_record(segment, place - segment.base_offset) if segment is not None else None
     return seen.store_timestamp if isinstance(seen, ScannedRecord) else 0
 
 
@@ -402,7 +404,7 @@ def _names_its_record(queue: ConsumeQueue, log: CommitLog, number: int) -> bool 
     segment = log.find(offset)
     if segment is None:
         return None
-    seen = scan_record(segment, offset - segment.base_offset)
+    seen = scan_record(segment, offset - log.placing.head_size - segment.base_offset)
     return isinstance(seen, ScannedRecord) and (seen.size, seen.topic, seen.queue_id, seen.queue_offset) == (
         size,
         queue.topic,

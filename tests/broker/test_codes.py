@@ -60,8 +60,6 @@ LISTED = (
     | CONTROLLER
     | NEVER_HANDLED
 )
-REFUSED_IN_WORDS = {60, 61}
-"""Answered, with a refusal of their own and not with 3: a slave's questions about timers."""
 SPINE = {10, 310, 320, 11, 361, 14, 15, *range(29, 36), 38}
 """What no broker of ours may do without, whatever else is built by now."""
 
@@ -98,9 +96,9 @@ def test_the_page_of_requests_tells_served_codes_from_refused_ones(running: InPr
         title: {int(code) for code in re.findall(r"^\| (\d+) ", text, re.M)} for title, text in parts.items()
     }
     own = set(ROPEWALK_CODES)
-    assert told["Answered by a broker"] == built - own - REFUSED_IN_WORDS
+    assert told["Answered by a broker"] == built - own
     assert told["Between Ropewalk's own processes"] == built & own
-    assert told["Refused"] >= (LISTED - NAME_SERVER - TO_CLIENTS) - (built - REFUSED_IN_WORDS)
+    assert told["Refused"] >= (LISTED - NAME_SERVER - TO_CLIENTS) - built
 
 
 def test_codes_that_are_answered_have_one_handler_each(running: InProcess) -> None:

@@ -24,7 +24,7 @@ from tests.compat.driver import SERIALIZATIONS, VERSIONS, Driver, Run
 
 # As for `tests/spark`: without the `spark` extra it cannot be imported. Under CI=true that is an error as it is.
 if importlib.util.find_spec("pyspark") is None and os.environ.get("CI", "").lower() != "true":
-    collect_ignore = ["test_spark_live.py"]
+    collect_ignore = ["test_spark_exact.py", "test_spark_live.py"]
 
 READY_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 20.0

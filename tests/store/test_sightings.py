@@ -14,6 +14,7 @@ from ropewalk.errors import CorruptRecord
 from ropewalk.format.properties import tags_code
 from ropewalk.format.record import decode_record, encode_blank, encode_host, encode_record
 from store.io.disk import Disk
+from store.log.placing import PLAIN
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue
 from store.recovery import record_runs
@@ -25,7 +26,7 @@ V6 = encode_host("::1", 1)
 
 
 def segment_of(data: bytes, base: int = 0) -> object:
-    return SimpleNamespace(map=data, size=len(data), base_offset=base)
+    return SimpleNamespace(map=data, size=len(data), base_offset=base, placing=PLAIN)
 
 
 def see(data: bytes, position: int = 0, base: int = 0) -> ScannedRecord | NoRecord:

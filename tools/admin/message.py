@@ -312,7 +312,9 @@ def send(
     ] = None,
     delay: Annotated[
         str | None,
-        typer.Option("--delay", metavar="LEVEL|TIME", help="A level (1 to 18), or its time, as in 10s."),
+        typer.Option(
+            "--delay", metavar="LEVEL|TIME", help="A time, as in 10s, 90s, 2d, or a level (1 to 18)."
+        ),
     ] = None,
     queue: Annotated[int | None, typer.Option("--queue", "-q", min=0, help="To this queue.")] = None,
     broker: BrokerNameOption = None,
@@ -329,8 +331,8 @@ def send(
             keys,
             tags,
             check_properties(parse_pairs(properties or (), "--property")),
-            delay_level=parse_delay(delay, tables) if delay is not None else 0,
             group=message_group,
+            later=parse_delay(delay, tables) if delay is not None else {},
         )
         message: Message = stamp.message(body.encode())
         with Producer(name_server, timeout=timeout) as producer:

@@ -19,11 +19,10 @@ __all__ = ["REASONS", "REFUSED_BY_HANDLER", "SENT_BY_BROKERS", "meanings", "page
 SENT_BY_BROKERS: Final = frozenset({39, 40, 220, 221, 326})
 """Requests of a broker to its clients; asked of a broker they are answered with 3."""
 
-REFUSED_BY_HANDLER: Final = frozenset({60, 61})
+REFUSED_BY_HANDLER: Final = frozenset[int]()
 """Codes with a handler whose answer is always a refusal in words of its own."""
 
 REASONS: Final[Mapping[str, tuple[int, ...]]] = {
-    "timer messages are not built": (60, 61, 370),
     "POP is not built": (200050, 200051, 200052, 200053, 200054, 200055, 200056, 200151),
     "static topics are not built": (513,),
     "users and access rules are not built": (*range(3001, 3011), 50, 51, 52, 53, 54),

@@ -97,7 +97,15 @@ def produce(
             "--delay",
             "-d",
             metavar="LEVEL|TIME",
-            help="Deliver later: a time that the broker has a level for, as in 10s, 5m, 2h, or a level (1 to 18).",
+            help="Deliver later: any time up to three days, as in 10s, 90s, 1.5h, 2d, or a level (1 to 18).",
+        ),
+    ] = None,
+    deliver_at: Annotated[
+        str | None,
+        typer.Option(
+            "--deliver-at",
+            metavar="TIME",
+            help="Deliver at a time, as in 2026-01-31T08:00 (local without a zone), or milliseconds since 1970.",
         ),
     ] = None,
     transaction: Annotated[
@@ -132,14 +140,14 @@ def produce(
 
         ropewalk produce demo "shipped" --keys order-7 --message-group order-7
 
-        ropewalk produce demo "remind me" --delay 10s
+        ropewalk produce demo "remind me" --delay 90s
 
         ropewalk produce demo "paid" --transaction commit
 
         tail -f app.log | ropewalk produce logs
     """
     from ropewalk.client.blocking.simple import Client
-    from tools.messages.delay import parse_delay, tables_of
+    from tools.messages.delay import parse_delay, parse_time, tables_of
     from tools.messages.input import (
         LineSource,
         Stamp,
@@ -162,6 +170,8 @@ def produce(
         topic, messages = _named_topic(topic, topic_option, messages)
         if messages and file is not None:
             raise UsageError("give messages or --file, not both")
+        if delay is not None and deliver_at is not None:
+            raise UsageError("give --delay or --deliver-at, not both")
         outcome = None
         if transaction is not None:
             from tools.messages import transactions  # an event loop, for those who ask
@@ -174,12 +184,15 @@ def produce(
             return [chosen.broker_name for chosen in choose_queues(queues, topic, queue, broker_name)]
 
         tables = tables_of(name_server, timeout, brokers)
+        later = parse_delay(delay, tables) if delay is not None else {}
+        if deliver_at is not None:
+            later = parse_time(deliver_at)
         stamp = Stamp(
             keys,
             tags,
             check_properties(parse_pairs(properties or (), "--property")),
             message_group,
-            parse_delay(delay, tables) if delay is not None else 0,
+            later,
         )
         parse = parser(stamp, json_lines=json_lines, tables=tables)
         given = read_arguments(messages, parse) if messages else []

@@ -1,50 +1,68 @@
-"""`--delay 10s`: ten seconds on any broker, whatever its table of delay levels is.
+"""`--delay 10s`: ten seconds on any broker, whatever its table of delay levels is; `--deliver-at`: a time of the clock.
 
-On the wire a delay is the number of a level, and what a level means is each broker's setting (`messageDelayLevel`). So
-a time is looked up in the tables of the brokers that get the message; one that has no level of this length is an error
-that names the levels that there are. A broker that does not tell its table is taken to have RocketMQ's own, and that
-is said. A number is a level and looked up nowhere.
+On the wire a delay is the number of a level, or a time for the timer wheel. What a level means is each broker's setting
+(`messageDelayLevel`), so a time is looked up in the tables of the brokers that get the message: where all have the same
+level of this length, it is sent as that level, which comes to the tenth of a second. Any other time goes to the timer
+wheel, and is an error that names the levels where a broker has none (RocketMQ 4, `timerWheelEnable=false`): it would
+deliver the message at once. A broker that does not tell its settings is taken to have RocketMQ 4's own, and that is
+said. A number is a level and looked up nowhere.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.errors import RopewalkError
+from ropewalk.format.properties import P
 from tools.common.output import UsageError, note
 
 DELAY_LEVELS = ("1s", "5s", "10s", "30s", *(f"{minutes}m" for minutes in (*range(1, 11), 20, 30)), "1h", "2h")
 """The delays of the levels from 1 on, unless a broker was configured otherwise."""
 LEVEL_MAX = 999
 
-_TIME = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
+_TIME = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,3}))?(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-Tables = Callable[[], Mapping[str, str | None]]
-"""Asks for `messageDelayLevel` of each broker by its name; None where it does not tell."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def default_tables() -> Mapping[str, str | None]:
+@dataclass(frozen=True, slots=True)
+class BrokerDelays:
+    """The delay levels of a broker, and whether it has timers."""
+
+    levels: str | None = None
+    """Its `messageDelayLevel`; None where it does not tell."""
+    timers: bool = False
+    """Whether it has a timer wheel."""
+
+
+Tables = Callable[[], Mapping[str, BrokerDelays]]
+"""Asks for the delays of each broker by its name."""
+
+
+def default_tables() -> Mapping[str, BrokerDelays]:
     """Return RocketMQ's own table of delay levels, for use without a broker."""
-    return {"": " ".join(DELAY_LEVELS)}
+    return {"": BrokerDelays(timers=True)}
 
 
 def tables_of(name_server: str, timeout: float, brokers: Callable[[], Iterable[str]]) -> Tables:
     """Return a function that asks these brokers once, when the first time is to be looked up."""
-    found: dict[str, str | None] = {}
+    found: dict[str, BrokerDelays] = {}
 
-    def ask() -> Mapping[str, str | None]:
+    def ask() -> Mapping[str, BrokerDelays]:
         if not found:
             with Admin(name_server, timeout=timeout) as admin:
                 for name in sorted(set(brokers())):
                     try:
-                        settings = admin.broker_config(broker=name).values()
-                        found[name] = next(iter(settings), {}).get("messageDelayLevel")
+                        settings = next(iter(admin.broker_config(broker=name).values()), {})
                     except RopewalkError:
-                        found[name] = None
-                    if not found[name]:
+                        settings = {}
+                    timers = settings.get("timerWheelEnable") == "true"
+                    found[name] = BrokerDelays(settings.get("messageDelayLevel"), timers)
+                    if not found[name].levels:
                         note(
                             f"broker {name} does not tell its delay levels; they are taken to be RocketMQ's own"
                         )
@@ -53,33 +71,60 @@ def tables_of(name_server: str, timeout: float, brokers: Callable[[], Iterable[s
     return ask
 
 
-def parse_delay(text: str, tables: Tables = default_tables) -> int:
-    """Return a delay level: its number, or that of its time (`10s`). Raises `UsageError`."""
+def parse_delay(text: str, tables: Tables = default_tables) -> dict[str, str]:
+    """Return the property of a delay: a level's number, or a time (`10s`, `1.5h`). Raises `UsageError`."""
     text = text.strip().lower()
     if text.isascii() and text.isdigit() and 0 < int(text) <= LEVEL_MAX:
-        return int(text)
+        return {P.DELAY: str(int(text))}
     wanted = _milliseconds(text)
     if wanted is None:
         raise UsageError(
-            f"delay {text!r} is neither a level (1 to {len(DELAY_LEVELS)}) nor the time of one, as in 10s: "
-            f"{', '.join(DELAY_LEVELS)}"
+            f"delay {text!r} is neither a level (1 to {len(DELAY_LEVELS)}) nor a time, as in 10s, 90s, 1.5h, 2d"
         )
-    levels: dict[int, str] = {}
-    for broker, table in tables().items():
-        words = (table or " ".join(DELAY_LEVELS)).split()
-        level = next((n for n, word in enumerate(words, 1) if _milliseconds(word) == wanted), None)
-        if level is None:
-            whose = f"broker {broker} has" if broker else "there is"
-            raise UsageError(f"delay {text!r}: {whose} no level of this length; it has {', '.join(words)}")
-        levels[level] = broker
-    if len(levels) > 1:
-        each = ", ".join(f"{level} at {broker}" for level, broker in sorted(levels.items()))
+    known = tables()
+    levels = {broker: _level_of(wanted, delays) for broker, delays in known.items()}
+    if None not in levels.values() and len(set(levels.values())) == 1:
+        return {P.DELAY: str(next(iter(levels.values())))}
+    for broker, delays in known.items():
+        if not delays.timers:
+            words = ", ".join(_words(delays))
+            raise UsageError(
+                f"delay {text!r}: broker {broker} has no timer wheel, and no level of this length for all brokers; "
+                f"it has {words}. Give the number of a level, or choose a broker with --broker"
+            )
+    return {P.TIMER_DELAY_MS: str(wanted)}
+
+
+def parse_time(text: str) -> dict[str, str]:
+    """Return the property of a time: ISO 8601 (local time without a zone), or milliseconds since 1970.
+
+    Raises `UsageError`.
+    """
+    try:
+        if text.isascii() and text.isdigit():
+            when = int(text)
+        else:
+            when = -(-(datetime.fromisoformat(text).astimezone() - _EPOCH) // timedelta(milliseconds=1))
+    except (ValueError, OverflowError, OSError):
         raise UsageError(
-            f"delay {text!r} is level {each}: choose one with --broker, or give the number of a level"
-        )
-    return next(iter(levels))
+            f"--deliver-at {text!r} is neither a time, as in 2026-01-31T08:00+01:00, nor milliseconds since 1970"
+        ) from None
+    return {P.TIMER_DELIVER_MS: str(when)}
+
+
+def _words(delays: BrokerDelays) -> list[str]:
+    return (delays.levels or " ".join(DELAY_LEVELS)).split()
+
+
+def _level_of(wanted_ms: int, delays: BrokerDelays) -> int | None:
+    words = enumerate(_words(delays), 1)
+    return next((level for level, word in words if _milliseconds(word) == wanted_ms), None)
 
 
 def _milliseconds(text: str) -> int | None:
     found = _TIME.fullmatch(text.strip().lower())
-    return int(found[1]) * _UNIT_MS[found[2]] if found else None
+    if found is None:
+        return None
+    unit = _UNIT_MS[found[3]]
+    thousandths = int((found[2] or "").ljust(3, "0"))
+    return int(found[1]) * unit - -thousandths * unit // 1000

@@ -22,18 +22,29 @@ from ropewalk.client.core.produce.sending import BODY_SIZE_MAX
 from ropewalk.format.properties import P, split_keys
 from tools.common.interrupts import Interrupts
 from tools.common.output import UsageError
-from tools.messages.delay import Tables, default_tables, parse_delay
+from tools.messages.delay import Tables, default_tables, parse_delay, parse_time
 
 READ_SIZE = 256 * 1024
 LINE_SIZE_MAX = 16 * 1024 * 1024
 """Bytes. Far above what any broker takes; it only keeps a file without line ends out of memory."""
 
 BOOKKEEPING = frozenset(
-    {P.UNIQ_KEY, "CLUSTER", "MSG_REGION", "TRACE_ON", "MIN_OFFSET", "MAX_OFFSET", "INSTANCE_ID"}
+    {
+        *(P.UNIQ_KEY, "CLUSTER", "MSG_REGION", "TRACE_ON", "MIN_OFFSET", "MAX_OFFSET", "INSTANCE_ID"),
+        *(
+            P.TIMER_OUT_MS,
+            P.TIMER_ENQUEUE_MS,
+            P.TIMER_DEQUEUE_MS,
+            P.TIMER_ROLL_TIMES,
+            P.REAL_TOPIC,
+            P.REAL_QID,
+        ),
+        *(P.TRAN_MSG, P.TRANSACTION_ID, P.TRANSACTION_CHECK_TIMES, P.TRAN_PREPARED_QUEUE_OFFSET, P.PGROUP),
+    }
 )
 """Properties that clients and brokers add to every message: taken out of what `consume` printed."""
 
-FIELDS = frozenset({"body", "bodyBase64", "keys", "tags", "properties", "messageGroup", "delay"})
+FIELDS = frozenset({"body", "bodyBase64", "keys", "tags", "properties", "messageGroup", "delay", "deliverAt"})
 PRINTED_FIELDS = frozenset(
     {
         "topic",
@@ -72,7 +83,8 @@ class Stamp:
     properties: dict[str, str] = field(default_factory=dict)
     group: str | None = None
     """The message group, which keeps messages in order."""
-    delay_level: int = 0
+    later: dict[str, str] = field(default_factory=dict)
+    """The property that says when the messages are delivered, if not at once."""
 
     def __post_init__(self) -> None:
         if self.tags is not None and ("||" in self.tags or not self.tags or self.tags.split() != [self.tags]):
@@ -87,8 +99,7 @@ class Stamp:
             body,
             split_keys(self.keys or ""),
             self.tags,
-            self.properties,
-            delay_level=self.delay_level,
+            {**self.properties, **self.later},
             group=self.group,
         )
 
@@ -208,8 +219,9 @@ def parse_json_line(line: bytes, stamp: Stamp, tables: Tables = default_tables) 
     """Read `{"body": ..., "keys": ..., "tags": ..., "properties": {...}}`. Raises `UsageError`.
 
     `body` is text, or any other JSON value, sent as its JSON text; `bodyBase64` carries bytes. Keys are
-    a text or a list. `messageGroup` keeps messages in order, `delay` is a level or its time. What the line does
-    not say is taken from the options. The lines that `ropewalk consume --format json` prints are understood.
+    a text or a list. `messageGroup` keeps messages in order, `delay` is a level or a time, `deliverAt` a moment.
+    What the line does not say is taken from the options. The lines that `ropewalk consume --format json` prints are
+    understood.
     """
     try:
         document = msgspec.json.decode(line)
@@ -243,13 +255,18 @@ def parse_json_line(line: bytes, stamp: Stamp, tables: Tables = default_tables) 
     check_properties(
         {P.KEYS: keys_text or "", P.TAGS: _text(tags) if tags else "", P.SHARDING_KEY: group or ""}
     )
+    deliver_at = document.get("deliverAt")
+    if delay and deliver_at:
+        raise UsageError('"delay" and "deliverAt" are both given: when is it delivered?')
+    later = parse_delay(_text(delay), tables) if delay else stamp.later
+    if deliver_at:
+        later = parse_time(_text(deliver_at))
     return Message(
         body,
         split_keys(keys_text or given.pop(P.KEYS, None) or stamp.keys or ""),
         (_text(tags) if tags else None) or given.pop(P.TAGS, None) or stamp.tags,
         group=group or given.pop(P.SHARDING_KEY, None) or stamp.group,
-        delay_level=parse_delay(_text(delay), tables) if delay else stamp.delay_level,
-        properties=check_properties({**stamp.properties, **given}),
+        properties=check_properties({**stamp.properties, **given, **later}),
     )
 
 

@@ -112,6 +112,7 @@ def result_rows(result: SendResult) -> Iterator[dict[str, Any]]:
             "queueId": result.queue.queue_id,
             "queueOffset": result.queue_offset + index,
             "status": result.status.name,
+            **({"recallHandle": result.recall_handle} if result.recall_handle else {}),
         }
 
 

@@ -191,7 +191,7 @@ def store_many_topics(
     offsets, numbers = stored
     took_s, count = clock() - began, len(slots)
     sends.took(took_s)
-    topics, size = sends.store.pool.topics, offsets[1] - offsets[0]
+    topics, size = sends.store.pool.topics, cut.pattern.form(len(bodies[0])).size
     sends.statistics.put_each(slots, topics, sends.store.now, size, took_s)
     if cut.oneway:
         session.outbox.stored_oneway(count)

@@ -224,6 +224,15 @@ class AsyncProducer:
             self._core.send(topic, batch, queue=queue, selector=selector, timeout=timeout)
         )
 
+    async def recall(self, recall_handle: str, *, timeout: float | None = None) -> str:
+        """Take back a message that waits for its time; return its unique key.
+
+        It is not delivered, if the broker has this before the message is due. Raises `LocalProtocolError` for what is
+        no handle, and `Refused` where the broker does not allow recalls (`recallMessageEnable`), has no such topic, or
+        the time has come.
+        """
+        return await self._open_links.drive(self._core.recall(recall_handle, timeout))
+
     async def send_oneway(
         self,
         topic: str,

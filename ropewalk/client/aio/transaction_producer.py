@@ -232,6 +232,6 @@ class AsyncTransactionProducer(AsyncProducer):
                 if inspect.isawaitable(outcome):
                     outcome = await outcome
             return Outcome(outcome)
-        except Exception:
-            logger().exception("on_check failed", transaction=message.message_id)
+        except Exception as exc:
+            logger().error("on_check failed", transaction=message.message_id, exc_info=exc)
             return Outcome.UNKNOWN

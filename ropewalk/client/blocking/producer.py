@@ -262,6 +262,15 @@ class Producer:
         steps = self._core.send(topic, batch, queue=queue, selector=selector, timeout=timeout)
         return self._links.drive(steps, self._changed)
 
+    def recall(self, recall_handle: str, *, timeout: float | None = None) -> str:
+        """Take back a message that waits for its time; return its unique key.
+
+        It is not delivered, if the broker has this before the message is due. Raises `LocalProtocolError` for what is
+        no handle, and `Refused` where the broker does not allow recalls (`recallMessageEnable`), has no such topic, or
+        the time has come.
+        """
+        return self._links.drive(self._core.recall(recall_handle, timeout), self._changed)
+
     def send_oneway(
         self,
         topic: str,

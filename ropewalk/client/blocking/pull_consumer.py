@@ -83,7 +83,10 @@ class PullConsumer:
         self._core.assign(queues)
 
     def assign_topics(self) -> tuple[TopicQueue, ...]:
-        """Read every queue that the topics have now. Raises `Rejected` (17) for a topic that does not exist."""
+        """Read every queue that the topics have now, as the first `poll` does where none were assigned.
+
+        Raises `Rejected` (17) for a topic that does not exist.
+        """
         return self._links.drive(self._core.assign_topics())
 
     def seek(self, queue: TopicQueue, offset: int) -> None:

@@ -208,6 +208,7 @@ class Client:
             header.queue_offset,
             tuple(header.msg_id.split(",")),
             pending.unique_keys,
+            header.recall_handle,
         )
 
     # Pulling

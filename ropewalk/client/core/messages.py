@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -20,7 +20,7 @@ from ropewalk.client.core.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError
 from ropewalk.format.batch import encode_batch
-from ropewalk.format.headers import PullMessageHeader, encode_header
+from ropewalk.format.headers import PullMessageHeader, RecallMessageHeader, encode_header
 from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, encode_properties, split_keys
 from ropewalk.format.record import Record
 from ropewalk.format.remoting import Command
@@ -55,12 +55,18 @@ SEND_STATUSES = {status.value: status for status in SendStatus}
 PULL_STATUSES = {status.value: status for status in PullStatus}
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATER = frozenset({P.DELAY, P.TIMER_DELAY_SEC, P.TIMER_DELAY_MS, P.TIMER_DELIVER_MS})
+
+
 class Message(msgspec.Struct, frozen=True):
     """A message to send. `keys` are what it can be found by: a list, or a string for a single one. `tags` is one tag.
 
-    With a `delay`, as in `timedelta(minutes=1)`, or a `delay_level` (1 to 18 by default: 1 s, 5 s, 10 s, 30 s, 1 min, …
-    2 h) it is delivered that much later. Which levels there are is the broker's affair: one above the highest counts as
-    the highest, and below 1 there is no delay. A `delay` has to be one of the 18 that brokers have by default.
+    It is delivered at `deliver_at`, a time with a zone or milliseconds since 1970, or after a `delay`, as in
+    `timedelta(minutes=1)`; the broker says how far ahead (three days by default). Until then it can be recalled by the
+    `recall_handle` of the result. A delay of one of the 18 lengths that every broker has a level for (1 s, 5 s, 10 s,
+    30 s, 1 min, … 2 h) is sent as that level, also to brokers without timers, and cannot be recalled. A `delay_level`
+    is the number of one, whose length is each broker's affair: one above the highest counts as the highest.
     Messages of one `group` are stored in one queue, in the order they were sent.
 
     Raises `TypeError` and `ValueError`, which say what is right: a key with a blank would be two on the wire.
@@ -74,6 +80,7 @@ class Message(msgspec.Struct, frozen=True):
     delay_level: int = 0
     group: str | None = None
     delay: timedelta | None = None
+    deliver_at: datetime | int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
@@ -81,15 +88,41 @@ class Message(msgspec.Struct, frozen=True):
             raise TypeError(f"the body must be bytes, not {type(self.body).__name__}")
         if self.keys is not None:
             msgspec.structs.force_setattr(self, "keys", _list_of_keys(self.keys) or None)
-        if self.delay is not None:
-            if self.delay_level:
-                raise ValueError("a message has a delay or a delay_level, not both")
-            msgspec.structs.force_setattr(self, "delay_level", delay_level_of(self.delay))
+        if self.delay is not None or self.deliver_at is not None:
+            if (self.delay_level > 0) + (self.delay is not None) + (self.deliver_at is not None) > 1:
+                raise ValueError("a message has one of delay, delay_level and deliver_at, not both")
+            later_property(self)
 
     @property
     def can_be_batched(self) -> bool:
         """Brokers refuse batches that hold delayed messages."""
-        return not self.delay_level and P.DELAY not in self.properties
+        properties = self.properties
+        return later_property(self) is None and (not properties or not _LATER.intersection(properties))
+
+
+def later_property(message: Message) -> tuple[str, str] | None:
+    """Return the property that says when a message is delivered, and its value; None for one without a delay.
+
+    Raises `TypeError` and `ValueError` for a time that is none.
+    """
+    if message.delay is not None:
+        if level := delay_level_of(message.delay):
+            return P.DELAY, str(level)
+        return (P.TIMER_DELAY_MS, str(_milliseconds(message.delay))) if message.delay else None
+    if (deliver_at := message.deliver_at) is not None:
+        if isinstance(deliver_at, datetime):
+            if deliver_at.tzinfo is None:
+                raise ValueError("deliver_at has no time zone: give one, as in datetime.now(UTC)")
+            deliver_at = _milliseconds(deliver_at - _EPOCH)
+        elif not isinstance(deliver_at, int):
+            raise TypeError(f"deliver_at is a datetime or milliseconds since 1970, and not {deliver_at!r}")
+        return P.TIMER_DELIVER_MS, str(deliver_at)
+    return (P.DELAY, str(message.delay_level)) if message.delay_level else None
+
+
+def _milliseconds(span: timedelta) -> int:
+    """Round up, so that nothing is delivered a fraction early."""
+    return -(-span // timedelta(milliseconds=1))
 
 
 class SendResult(msgspec.Struct, frozen=True):
@@ -103,6 +136,8 @@ class SendResult(msgspec.Struct, frozen=True):
     """One for each message, from the place where it lies: what the official clients call offsetMsgId."""
     message_ids: tuple[str, ...]
     """One for each message, given before it was sent: the `message_id` of the received one, msgId elsewhere."""
+    recall_handle: str | None = None
+    """The handle by which `recall` takes the message back until its time; None for one that waits for none."""
 
     @property
     def message_id(self) -> str:
@@ -136,7 +171,7 @@ def check_properties(message: Message) -> None:
     texts = (*(message.keys or ()), message.tags or "", *message.properties, *message.properties.values())
     if 4 * (sum(map(len, texts)) + 2 * len(texts)) <= room:
         return
-    size = len(_properties(message, "0" * 32))
+    size = len(message_properties(message, "0" * 32))
     if size > room:
         raise LocalProtocolError(
             f"the message has {size} bytes of properties; {room} are taken, because a retry and a dead letter add some"
@@ -164,7 +199,7 @@ def send_request(
 
     `body` replaces the message's own where it travels in another form, which `sys_flag` then names.
     """
-    ext = _send_ext(topic, queue, now_ms, producer_group, _properties(message, unique_key))
+    ext = _send_ext(topic, queue, now_ms, producer_group, message_properties(message, unique_key))
     if message.flag:
         ext["h"] = str(message.flag)
     if sys_flag:
@@ -185,14 +220,34 @@ def batch_request(
     producer_group: str = PRODUCER_GROUP,
 ) -> Command:
     """Return the send request of several messages for one queue (320)."""
+    items = [
+        (message.flag, message.body, message_properties(message, unique_key))
+        for message, unique_key in zip(messages, unique_keys, strict=True)
+    ]
+    body = encode_batch(items)
+    return encoded_batch_request(topic, queue, body, batch_key, now_ms, producer_group=producer_group)
+
+
+def encoded_batch_request(
+    topic: str,
+    queue: Queue,
+    body: bytes,
+    batch_key: str,
+    now_ms: int,
+    *,
+    producer_group: str = PRODUCER_GROUP,
+) -> Command:
+    """Return the send request of a batch whose body is encoded (320)."""
     properties = encode_properties({P.UNIQ_KEY: batch_key, P.WAIT: "true"})
     ext = _send_ext(topic, queue, now_ms, producer_group, properties)
     ext["m"] = "true"
-    items = [
-        (message.flag, message.body, _properties(message, unique_key))
-        for message, unique_key in zip(messages, unique_keys, strict=True)
-    ]
-    return Command(RequestCode.SEND_BATCH_MESSAGE, ext, encode_batch(items))
+    return Command(RequestCode.SEND_BATCH_MESSAGE, ext, body)
+
+
+def recall_request(handle: str, topic: str, *, producer_group: str = PRODUCER_GROUP) -> Command:
+    """Return the request that takes a timer message back (370)."""
+    header = RecallMessageHeader(topic=topic, recall_handle=handle, producer_group=producer_group)
+    return command_of(RequestCode.RECALL_MESSAGE, header)
 
 
 def pull_request(
@@ -246,16 +301,18 @@ def _send_ext(
     }
 
 
-def _properties(message: Message, unique_key: str) -> bytes:
-    if not (message.properties or message.keys or message.tags or message.delay_level or message.group):
+def message_properties(message: Message, unique_key: str) -> bytes:
+    """Return the property text of a message, with a separator behind every entry."""
+    later = later_property(message)
+    if not (message.properties or message.keys or message.tags or later or message.group):
         return f"WAIT\x01true\x02UNIQ_KEY\x01{unique_key}\x02".encode()
     properties = dict(message.properties)
     if message.keys:
         properties[P.KEYS] = " ".join(message.keys)
     if message.tags:
         properties[P.TAGS] = message.tags
-    if message.delay_level:
-        properties[P.DELAY] = str(message.delay_level)
+    if later:
+        properties[later[0]] = later[1]
     if message.group:
         properties[P.SHARDING_KEY] = message.group
     properties.setdefault(P.WAIT, "true")

@@ -34,6 +34,7 @@ ENTRY_SIZE_MAX: Final = 4 << 20
 _HEAD: Final = Struct(">iiqqqiiIi")
 _INDEX: Final = Struct(">iqiqq")
 _FILLER: Final = Struct(">ii")
+_SIZE: Final = Struct(">i")
 
 pack_head = _HEAD.pack
 """(MAGIC, size, index, term, pos, 0, 0, CRC of the body, body size) as bytes."""
@@ -62,10 +63,10 @@ def encode_head(index: int, term: int, pos: int, body: bytes | memoryview) -> by
     return _HEAD.pack(MAGIC, HEAD_SIZE + size, index, term, pos, 0, 0, crc32(body), size)
 
 
-def encode_entries(first: int, term: int, pos: int, bodies: Sequence[bytes]) -> bytes:
+def encode_entries(first: int, term: int, pos: int, bodies: Sequence[bytes | memoryview]) -> bytes:
     """Return whole entries side by side, the first of which has index `first` and stands at `pos`."""
     pack = _HEAD.pack
-    pieces: list[bytes] = []
+    pieces: list[bytes | memoryview] = []
     add = pieces.append
     index = first
     for body in bodies:
@@ -99,10 +100,41 @@ def check_body(head: EntryHead, body: bytes | memoryview) -> None:
         raise CorruptRecord(f"the body of entry {head.index} at {head.pos} is not what was written")
 
 
+def check_run(first: int, count: int, term: int, pos: int, data: bytes | memoryview) -> None:
+    """Raise `CorruptRecord` unless the bytes are `count` whole entries, of which the first is as told. HOT.
+
+    The sizes of all are followed; only the heads of the first and the last are read in full.
+    """
+    at = last = 0
+    unpack, end = _SIZE.unpack_from, len(data)
+    for _ in range(count):
+        if end - at < HEAD_SIZE:
+            raise CorruptRecord(f"{count} entries from {first} on do not end with their {end} bytes")
+        last = at
+        size = unpack(data, at + 4)[0]
+        if size < HEAD_SIZE:
+            raise CorruptRecord(f"an entry behind {first} has {size} bytes")
+        at += size
+    if at != end:
+        raise CorruptRecord(f"{count} entries from {first} on have {at} bytes, here are {end}")
+    for place, index in ((0, first), (last, first + count - 1)):
+        head = decode_head(data, place)
+        if (head.index, head.term, head.pos) != (index, term, pos + place):
+            raise CorruptRecord(
+                f"expected was entry {index} of term {term} for {pos + place}, here is {head.index} of term "
+                f"{head.term} for {head.pos}"
+            )
+
+
 def encode_filler(size: int) -> bytes:
     """Return the filler of the last `size` bytes of a file."""
+    return encode_filler_head(size).ljust(size, b"\0")
+
+
+def encode_filler_head(size: int) -> bytes:
+    """Return the head of the filler of the last `size` bytes of a file; the rest of it is zeros."""
     assert size >= FILLER_HEAD_SIZE, f"a filler has at least {FILLER_HEAD_SIZE} bytes, not {size}"
-    return _FILLER.pack(MAGIC_FILLER, size).ljust(size, b"\0")
+    return _FILLER.pack(MAGIC_FILLER, size)
 
 
 def filler_size(data: bytes | memoryview, position: int = 0) -> int | None:

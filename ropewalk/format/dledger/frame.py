@@ -11,6 +11,7 @@ The head has 64 bytes, so a frame without a body says 60. What the six numbers m
     HEARTBEAT_ANSWER round     term      last        durable
     VOTE                       term      last index  last term
     VOTE_ANSWER      result    term
+    PING
 
 Only an APPEND has a body, and may have none: the entries as they stand in the log. ROLLED says that they stand at the
 base of the next segment; the receiver knows where that is, because HELLO has compared the sizes. Flags are ROLLED of
@@ -49,6 +50,8 @@ class Kind(IntEnum):
     HEARTBEAT_ANSWER = 4
     VOTE = 5
     VOTE_ANSWER = 6
+    PING = 7
+    """The link lives; sent where nothing else was for a while."""
 
 
 ROLLED: Final = 1
@@ -63,6 +66,7 @@ _FLAGS: Final = {
     Kind.HEARTBEAT_ANSWER: 0,
     Kind.VOTE: PRE | TRANSFER,
     Kind.VOTE_ANSWER: PRE,
+    Kind.PING: 0,
 }
 """The flags that a kind may have."""
 

@@ -19,29 +19,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ropewalk.client.blocking.connection import Connection, receive_any
-from ropewalk.client.core.addresses import AddressRing
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.ids import UniqueKeys, default_unique_keys
 from ropewalk.client.core.messages import (
     SEND_STATUSES,
     SendStatus,
     batch_request,
-    route_request,
     send_request,
 )
 from ropewalk.client.core.produce.choice import queue_of_group
-from ropewalk.client.core.routes import DEFAULT_TOPIC, Queue, TopicRoute, parse_route
+from ropewalk.client.core.produce.row_identity import check_sink_id
+from ropewalk.client.core.routes import Queue
 from ropewalk.client.core.steps import answer_header, require_success
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError, TryElsewhere, TryLater, error_for
+from ropewalk.errors import OutcomeUnknown, RopewalkError, TryElsewhere, TryLater, error_for
 from ropewalk.format.headers import SendResponseHeader
 from ropewalk.format.properties import P
 from ropewalk.format.remoting import Command
-from ropewalk.spark.live.cluster import ConnectionCache, addresses_of, check_live_options
+from ropewalk.spark.live.cluster import ConnectionCache, check_live_options
 from ropewalk.spark.options import BadOption, Options
+from ropewalk.spark.sink.routes import TopicRoutes, WriteFailed
 from ropewalk.spark.sink.rows import Outgoing, RowRefused
 
-__all__ = ["Sender", "Sent", "WriteFailed", "check_sink_options"]
+__all__ = ["Sender", "Sent", "Target", "WriteFailed", "check_sink_options"]
 
 PRODUCER_GROUP = "ropewalk-spark"
 _RETRY_S = 0.1
@@ -52,18 +52,28 @@ _RETRY_CODES = frozenset(
 )
 
 
-class WriteFailed(RopewalkError):
-    """Rows that were not stored as they had to be. Rows that were sent before stay where they are."""
-
-
 def check_sink_options(options: Options) -> None:
     """Reject options that a sink cannot honour. Raises BadOption."""
     check_live_options(options)
     if options.brokers:
         raise BadOption("option brokers is for reads; a sink asks a nameServer where to write")
     if options.delivery == "exactly-once":
+        _check_exact_options(options)
+
+
+def _check_exact_options(options: Options) -> None:
+    assert options.sink_id is not None
+    if (reason := check_sink_id(options.sink_id)) is not None:
+        raise BadOption(f"option sinkId is {options.sink_id!r}: {reason}")
+    if len(options.topics) != 1:
+        raise BadOption("delivery=exactly-once writes to one topic: give it as option topic")
+    if options.routing != "key":
         raise BadOption(
-            "delivery=exactly-once is not built yet: write at least once, with keys by which readers can tell repeats"
+            "delivery=exactly-once needs routing=key: a row that is sent again goes where it went before"
+        )
+    if not options.wait_store_ok:
+        raise BadOption(
+            "delivery=exactly-once counts on what brokers have stored: leave waitStoreOk=false out"
         )
 
 
@@ -77,11 +87,13 @@ class Sent:
     """Rows that were stored with a reservation (10, 11, 12)."""
     offsets: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
     """For each (topic, broker, queue) the first and last queue offset."""
+    known: int = 0
+    """Rows that an earlier attempt had stored; only exactly-once sinks know of any."""
 
 
 @dataclass(slots=True)
-class _Target:
-    """One queue of one topic: what waits for it, and what is on the way to it."""
+class Target:
+    """A queue of a topic, with the rows that wait for it and those on the way to it."""
 
     topic: str
     queue: Queue
@@ -94,6 +106,8 @@ class _Target:
     deadline: float = 0.0
     failure: RopewalkError | None = None
     """The failure of the last attempt, if it failed."""
+    unsure: bool = False
+    """Whether an attempt may have been stored without an answer; of interest to sinks that look."""
 
 
 class Sender:
@@ -109,20 +123,16 @@ class Sender:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         check_sink_options(options)
-        ring, _ = addresses_of(options)
-        assert isinstance(ring, AddressRing)
-        self._name_servers = ring
         self._options = options
         self._timeout_s = options.send_timeout_ms / 1000
         self._links = ConnectionCache(min(3.0, self._timeout_s))
+        self._routes = TopicRoutes(options, self._links)
         self._keys = unique_keys or default_unique_keys()
         self._monotonic = monotonic
         self._sleep = sleep
         self._now_ms = now_ms
-        self._routes: dict[str, TopicRoute] = {}
-        self._queues: dict[str, list[Queue]] = {}
-        self._targets: dict[tuple[str, Queue], _Target] = {}
-        self._in_flight: dict[tuple[str, Queue], _Target] = {}
+        self._targets: dict[tuple[str, Queue], Target] = {}
+        self._in_flight: dict[tuple[str, Queue], Target] = {}
         self._required: dict[str, bool] = {}
         self._turn = 0
         self.sent = Sent()
@@ -157,12 +167,12 @@ class Sender:
 
     # -- which queue ---------------------------------------------------------------------------------
 
-    def _target(self, row: Outgoing) -> _Target:
+    def _target(self, row: Outgoing) -> Target:
         queue = self._queue(row)
         key = (row.topic, queue)
         target = self._targets.get(key)
         if target is None:
-            target = self._targets[key] = _Target(row.topic, queue)
+            target = self._targets[key] = Target(row.topic, queue)
         return target
 
     def _queue(self, row: Outgoing) -> Queue:
@@ -196,16 +206,11 @@ class Sender:
 
     def queues(self, topic: str) -> list[Queue]:
         """Return the queues of a topic that can be written to, as they were when they were first asked for."""
-        queues = self._queues.get(topic)
-        if queues is None:
-            queues = self._queues[topic] = sorted(self._route(topic).write_queues())
-        if not queues:
-            raise WriteFailed(f"topic {topic} has no queue that can be written to")
-        return queues
+        return self._routes.queues(topic)
 
     # -- sending -------------------------------------------------------------------------------------
 
-    def _launch(self, target: _Target) -> None:
+    def _launch(self, target: Target) -> None:
         """Send what waits for a queue, as soon as its last request is stored and there is room."""
         key = (target.topic, target.queue)
         while key in self._in_flight or len(self._in_flight) >= self._options.send_in_flight:
@@ -216,16 +221,16 @@ class Sender:
         self._in_flight[key] = target
         self._attempt(target)
 
-    def _attempt(self, target: _Target) -> None:
+    def _attempt(self, target: Target) -> None:
         """Write a request; if that cannot be done now, it is done again later."""
         try:
-            connection = self._links.get(self._address(target))
+            connection = self._links.get(self._routes.master(target.topic, target.queue.broker_name))
             target.opaque = connection.start(self._command(target))
             target.connection = connection
         except (Unreachable, OutcomeUnknown) as exc:
             self._retry(target, exc)
 
-    def _command(self, target: _Target) -> Command:
+    def _command(self, target: Target) -> Command:
         messages = [row.message for row in target.sending]
         keys = [self._keys.next() for _ in messages]
         born = target.sending[0].born_ms
@@ -258,12 +263,12 @@ class Sender:
             if self._check_done(target):
                 del self._in_flight[key]
 
-    def _check_done(self, target: _Target) -> bool:
+    def _check_done(self, target: Target) -> bool:
         """Whether a request is done with; sends it again if it failed."""
         if target.connection is None:
             self._check_deadline(target)
             self._attempt(target)
-            return False
+            return not target.sending
         try:
             answer = target.connection.poll_answer(target.opaque)
         except OutcomeUnknown as exc:
@@ -274,7 +279,7 @@ class Sender:
             return False
         return self._handle_answer(target, answer)
 
-    def _handle_answer(self, target: _Target, answer: Command) -> bool:
+    def _handle_answer(self, target: Target, answer: Command) -> bool:
         status = SEND_STATUSES.get(answer.code)
         if status is None:
             exc = error_for(answer.code, answer.remark)
@@ -294,58 +299,63 @@ class Sender:
                 self._retry(target, reason, _UNREPLICATED_RETRY_S)
                 return False
             self.sent.unreplicated += count
-        header = answer_header(SendResponseHeader, answer)
-        key = (target.topic, target.queue.broker_name, header.queue_id)
-        first, last = header.queue_offset, header.queue_offset + count - 1
-        before = self.sent.offsets.get(key)
-        self.sent.offsets[key] = (
-            (first, last) if before is None else (min(before[0], first), max(before[1], last))
-        )
-        self.sent.rows += count
-        self.sent.size += sum(len(row.message.body) for row in target.sending)
+        self._record_stored(target, answer)
         target.sending = []
         return True
 
-    def _retry(self, target: _Target, exc: RopewalkError, wait_s: float = _RETRY_S) -> None:
+    def _record_stored(self, target: Target, answer: Command) -> None:
+        """Count the rows of a request that are stored."""
+        header = answer_header(SendResponseHeader, answer)
+        key = (target.topic, target.queue.broker_name, header.queue_id)
+        count = len(target.sending)
+        self._count_offsets(key, header.queue_offset, header.queue_offset + count - 1)
+        self.sent.rows += count
+        self.sent.size += sum(len(row.message.body) for row in target.sending)
+
+    def _count_offsets(self, key: tuple[str, str, int], first: int, last: int) -> None:
+        before = self.sent.offsets.get(key, (first, last))
+        self.sent.offsets[key] = (min(before[0], first), max(before[1], last))
+
+    def _retry(self, target: Target, exc: RopewalkError, wait_s: float = _RETRY_S) -> None:
         """This attempt failed: wait a moment and have the request sent anew, perhaps to somebody else."""
         target.failure = exc
         self._check_deadline(target)
         target.connection = None
-        self._routes.pop(target.topic, None)
+        self._routes.forget(target.topic)
         if self._options.routing == "any" and all(row.queue_id is None for row in target.sending):
             others = [
-                queue for queue in self._queues[target.topic] if queue.broker_name != target.queue.broker_name
+                queue for queue in self.queues(target.topic) if queue.broker_name != target.queue.broker_name
             ]
             if others and all(row.message.group is None and row.broker is None for row in target.sending):
                 self._move(target, others)
                 return
         self._sleep(wait_s)
 
-    def _move(self, target: _Target, others: Sequence[Queue]) -> None:
+    def _move(self, target: Target, others: Sequence[Queue]) -> None:
         """Give the rows of a failed request to a queue of another broker."""
         rows, target.sending = target.sending, []
         self._turn += 1
         other = others[self._turn % len(others)]
-        substitute = _Target(target.topic, other, sending=rows, deadline=target.deadline)
+        substitute = Target(target.topic, other, sending=rows, deadline=target.deadline)
         for key, flying in list(self._in_flight.items()):
             if flying is target:
                 del self._in_flight[key]
         # Beside what may be on the way to that queue: rows that may go anywhere have no order to keep.
         self._in_flight[target.topic, Queue(f"{other.broker_name}#{self._turn}", other.queue_id)] = substitute
 
-    def _check_deadline(self, target: _Target) -> None:
+    def _check_deadline(self, target: Target) -> None:
         if self._monotonic() >= target.deadline:
             raise WriteFailed(
                 f"{self._describe(target)}: {len(target.sending)} rows were not stored within "
                 f"{self._options.send_timeout_ms} ms (sendTimeoutMs); the last attempt: {target.failure or 'no answer'}"
             ) from target.failure
 
-    def _describe(self, target: _Target) -> str:
+    def _describe(self, target: Target) -> str:
         return f"queue {target.queue.queue_id} of {target.topic} at {target.queue.broker_name}"
 
     # -- whom to ask ---------------------------------------------------------------------------------
 
-    def _requires_replication(self, target: _Target) -> bool:
+    def _requires_replication(self, target: Target) -> bool:
         """As the option says; else where the broker is a SYNC_MASTER, or does not tell what it is."""
         required = self._options.require_replication
         if required is not None:
@@ -363,37 +373,3 @@ class Sender:
             ]
             self._required[address] = roles in ([], ["SYNC_MASTER"])
         return self._required[address]
-
-    def _address(self, target: _Target) -> str:
-        broker = self._route(target.topic).brokers.get(target.queue.broker_name)
-        if broker is None or broker.master is None:
-            raise Unreachable(f"the name server knows no master of broker {target.queue.broker_name}")
-        return broker.master
-
-    def _route(self, topic: str) -> TopicRoute:
-        route = self._routes.get(topic)
-        if route is None:
-            answer = self._call_name_server(route_request(topic))
-            if answer.code == ResponseCode.TOPIC_NOT_EXIST and topic in self._queues:
-                raise Unreachable(f"no broker serves topic {topic} at the moment")
-            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                template = self._call_name_server(route_request(DEFAULT_TOPIC))
-                if template.code == ResponseCode.TOPIC_NOT_EXIST:
-                    raise WriteFailed(f"topic {topic} does not exist, and no broker creates topics")
-                route = parse_route(require_success(template).body).as_template()
-            else:
-                try:
-                    route = parse_route(require_success(answer).body)
-                except Rejected as exc:
-                    raise WriteFailed(f"topic {topic}: {exc}") from exc
-            self._routes[topic] = route
-        return route
-
-    def _call_name_server(self, command: Command) -> Command:
-        failures: list[str] = []
-        for address in self._name_servers.one_round():
-            try:
-                return self._links.call_all(str(address), [command])[0]
-            except (Unreachable, OutcomeUnknown) as exc:
-                failures.append(str(exc))
-        raise Unreachable(f"no name server at {self._name_servers}: {'; '.join(failures)}")

@@ -1,19 +1,27 @@
-"""Spark's writers: a batch writer and a stream writer over `Sender`. At least once.
+"""Spark's writers: a batch writer and a stream writer over `Sender`, and over `exact` for rows that are written once.
 
-Spark makes a writer for every micro-batch and another one to commit it, so a writer is nothing but its options. There
-is nothing to commit: rows are visible as soon as they are stored, and neither `abort` nor a failed task takes any back.
+Spark makes a writer for every micro-batch and another one to commit it, so a writer is nothing but its options. Rows
+are visible as soon as they are stored, and neither `abort` nor a failed task takes any back.
+
+A sink that writes exactly once begins a batch when its writer is pickled, which is when tasks are about to be sent out:
+the writer that commits is made in the same way and is not. What was begun comes back with the tasks' messages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from ropewalk.spark.options import BadOption, Options
+from ropewalk.spark.sink.exact import Run, SinkDriver, TaskIdentity, TaskResult
+from ropewalk.spark.sink.idempotent import IdempotentSender
+from ropewalk.spark.sink.keyed import KeyedSender
+from ropewalk.spark.sink.reading_back import ReadingBackSender
 from ropewalk.spark.sink.rows import Columns, columns_of, rows_of
 from ropewalk.spark.sink.send import Sender, Sent, check_sink_options
 from ropewalk.spark.versions import Stamp, check_stamp, stamp
@@ -24,6 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LiveStreamWriter", "LiveWriter", "Written"]
 
+QUERY_SIZE: Final = 8
+"""Characters of a query's id that tell it from the others of a sink."""
+
 log = structlog.get_logger("ropewalk.spark")
 
 
@@ -32,6 +43,8 @@ class Written(WriterCommitMessage):
     """The commit message of one task."""
 
     sent: Sent
+    result: TaskResult | None = None
+    """What an exactly-once sink has to know for its commit."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +54,64 @@ class _Work:
     options: Options
     columns: Columns
     made_by: Stamp
+    run: Run | None = None
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         check_stamp(self.made_by)
-        sender = Sender(self.options)
+        sender = (
+            Sender(self.options) if self.run is None else sender_of(self.options, self.run, task_identity())
+        )
         try:
             for batch in batches:
                 for row in rows_of(batch, self.columns, wait_store_ok=self.options.wait_store_ok):
                     sender.add(row)
-            return Written(sender.finish())
+            sent = sender.finish()
+            return Written(sent, sender.result() if isinstance(sender, KeyedSender) else None)
         finally:
             sender.close()
+
+    def begun(self) -> _Work:
+        """Return the work with what its tasks have to know of the brokers. Blocks. Raises WriteFailed."""
+        if self.options.delivery != "exactly-once" or self.run is not None:
+            return self
+        driver = SinkDriver(self.options)
+        try:
+            return replace(self, run=driver.begin())
+        finally:
+            driver.close()
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """End a batch of an exactly-once sink. Blocks. Raises WriteFailed."""
+        _log_unreplicated(messages)
+        if self.options.delivery != "exactly-once":
+            return
+        results = [one.result for one in messages if isinstance(one, Written) and one.result is not None]
+        driver = SinkDriver(self.options)
+        try:
+            driver.commit(results)
+        finally:
+            driver.close()
+
+
+def sender_of(options: Options, run: Run, identity: TaskIdentity, **more: Any) -> KeyedSender:
+    """Return the sender of a task in the way that the driver found the brokers to need."""
+    kind = IdempotentSender if run.anchors is None else ReadingBackSender
+    return kind(options, run, identity, **more)
+
+
+def task_identity() -> TaskIdentity:
+    """Return the identity of the task that this worker runs."""
+    context = TaskContext.get()
+    assert context is not None, "a task runs in a worker of Spark's"
+    query = context.getLocalProperty("sql.streaming.queryId")
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    return TaskIdentity(
+        query[:QUERY_SIZE] if query else "-",
+        int(batch) if batch else 0,
+        context.partitionId(),
+        context.taskAttemptId(),
+        context.attemptNumber(),
+    )
 
 
 def _work(options: Options, schema: StructType, overwrite: bool) -> _Work:
@@ -61,7 +121,15 @@ def _work(options: Options, schema: StructType, overwrite: bool) -> _Work:
             "with a batch write in it)"
         )
     check_sink_options(options)
-    return _Work(options, columns_of(schema, options), stamp())
+    columns = columns_of(schema, options)
+    if options.delivery == "exactly-once":
+        for part in ("delay_level", "deliver_ms"):
+            if part in columns.names:
+                raise BadOption(
+                    f"column {columns.names[part]}: delivery=exactly-once takes no delayed rows, which reach their "
+                    f"queue later"
+                )
+    return _Work(options, columns, stamp())
 
 
 def _log_unreplicated(messages: list[WriterCommitMessage | None]) -> None:
@@ -81,11 +149,15 @@ class LiveWriter(DataSourceArrowWriter):
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         self._work = _work(options, schema, overwrite)
 
+    def __getstate__(self) -> dict[str, _Work]:
+        self._work = self._work.begun()
+        return {"_work": self._work}
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return self._work.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _log_unreplicated(messages)
+        self._work.commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _log_abort(messages)
@@ -97,11 +169,15 @@ class LiveStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         self._work = _work(options, schema, overwrite)
 
+    def __getstate__(self) -> dict[str, _Work]:
+        self._work = self._work.begun()
+        return {"_work": self._work}
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return self._work.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _log_unreplicated(messages)
+        self._work.commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         _log_abort(messages)

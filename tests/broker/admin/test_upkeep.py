@@ -4,8 +4,6 @@ import json
 import os
 from collections.abc import Callable
 
-import pytest
-
 from broker.state.ha_status import HaStatus, MasterLink, SlaveLink
 from ropewalk.codes import RequestCode, ResponseCode
 from tests.broker.harness import Client, InProcess, pull_ext
@@ -87,12 +85,6 @@ def test_a_slave_shows_its_link_to_the_master(running: InProcess, client: Client
         "masterFlushOffset": 3, "maxOffset": running.broker.store.log.end_offset,
         "transferredByteInSecond": 5,
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("code", [RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS])
-def test_timers_are_said_to_be_switched_off(client: Client, code: int) -> None:
-    answer = client.call(code)
-    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "timer wheel not enabled")
 
 
 def test_lite_pull_consumers_are_turned_away_where_they_are_not_wanted(start_broker: StartBroker) -> None:

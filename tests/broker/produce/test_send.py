@@ -374,12 +374,8 @@ def test_an_empty_body_is_a_message(client: Client) -> None:
 NOT_BUILT = [
     ({}, MessageSysFlag.TRANSACTION_COMMIT, ResponseCode.MESSAGE_ILLEGAL, "transaction"),
     ({}, MessageSysFlag.TRANSACTION_ROLLBACK, ResponseCode.MESSAGE_ILLEGAL, "transaction"),
-    ({"TRAN_MSG": "true", "TIMER_DELAY_MS": "5"}, 0, ResponseCode.SYSTEM_ERROR, "timer wheel not enabled"),
     ({"TRAN_MSG": "true", "INNER_NUM": "2"}, 0, ResponseCode.MESSAGE_ILLEGAL, "inner batch"),
     ({"TRAN_MSG": "true", "DELAY": "soon"}, 0, ResponseCode.SYSTEM_ERROR, "delay level 'soon' is no number"),
-    ({"TIMER_DELAY_SEC": "5"}, 0, ResponseCode.SYSTEM_ERROR, "timer wheel not enabled"),
-    ({"TIMER_DELAY_MS": "5"}, 0, ResponseCode.SYSTEM_ERROR, "timer wheel not enabled"),
-    ({"TIMER_DELIVER_MS": "5"}, 0, ResponseCode.SYSTEM_ERROR, "timer wheel not enabled"),
     ({"DELAY": "soon"}, 0, ResponseCode.SYSTEM_ERROR, "delay level 'soon' is no number"),
     ({"INNER_NUM": "2"}, 0, ResponseCode.MESSAGE_ILLEGAL, "inner batch"),
     ({}, MessageSysFlag.INNER_BATCH, ResponseCode.MESSAGE_ILLEGAL, "inner batch"),

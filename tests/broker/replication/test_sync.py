@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -34,6 +34,9 @@ class Master:
         self.asked.append(message)
         self._then()
         return encode(self._answer)
+
+    async def timer_counts(self) -> dict[str, Any]:
+        return {"timingCount": {"T": {"count": 3, "timeStamp": 1}}}
 
 
 class Wire:
@@ -132,6 +135,7 @@ def test_what_an_older_master_says_of_topics_and_terms_is_not_taken(slave: InPro
     run(slave, lambda sync: sync._sync(cast(Peer, old), MASTER))
     member = slave.broker.member
     assert len(old.asked) == 1 and member.heard is None and member.record.policy == POLICY
+    assert slave.broker.timers.pending() == 0
 
 
 def test_a_master_is_told_of_no_terms_that_are_not_on_disk(slave: InProcess, disk: NoRoom) -> None:
@@ -158,6 +162,7 @@ def test_a_master_is_told_of_no_terms_that_are_not_on_disk(slave: InProcess, dis
     run(slave, lambda sync: sync._sync(cast(Peer, master), MASTER))
     told = [each.policy_version for each in master.asked if isinstance(each, SyncRequest)]
     assert told[:3] == [8, 8, 8] and told[-1] == 9
+    assert slave.broker.timers.metrics.counts() == {"T": 3}, "of its master"
 
 
 def test_a_slave_that_accepts_an_epoch_hangs_up_on_its_master_before_that_is_on_disk(

@@ -270,7 +270,6 @@ def test_a_wrong_value_is_named_with_its_line_and_what_is_allowed(
         "storeType=defaultRocksDB",
         "authenticationEnabled=true",
         "authorizationEnabled = TRUE",
-        "enableDLegerCommitLog=true",
         "duplicationEnable=true",
         "enableSlaveActingMaster=true",
         "allAckInSyncStateSet=true",

@@ -8,6 +8,7 @@ from broker.remoting.session import Handlers, Session
 from broker.waiting.pending_acks import AckQueue
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import JSON, ROCKETMQ, Command, FrameBuffer, decode_frame, encode_frame
+from store.log.limits import NO_LIMIT
 from tests.broker.harness import FlushGate, InProcess, request, send_ext
 from tests.support.links import FakeLink
 
@@ -64,6 +65,38 @@ def test_what_waits_too_long_is_answered_stored_but_not_flushed() -> None:
     assert commands(link) == [], "it is answered once"
     acks.complete(200)
     assert [(c.opaque, c.code) for c in commands(link)] == [(3, 0)]
+
+
+def test_everything_that_waits_can_fail_at_once_and_is_never_answered_again() -> None:
+    acks = AckQueue()
+    (one, link), (gone, gone_link) = session(1), session(2)
+    acks.add([(one.outbox, [success(1), success(2, ROCKETMQ)]), (gone.outbox, [success(3)])], 100, 10)
+    acks.add([(one.outbox, [success(4)])], 200, 30, 20)
+    acks.expire(10)
+    assert [c.code for c in commands(link)] == [10, 10]
+    gone_link.sent.clear()
+    acks.add([(one.outbox, [success(5)]), (gone.outbox, [success(6)])], 300, 30)
+    gone.closed()
+    acks.fail(ResponseCode.SYSTEM_ERROR, "TERM_CHANGED: term 8 began")
+    failed = commands(link)
+    assert [(c.opaque, c.code) for c in failed] == [(4, 1), (5, 1)]
+    assert all(c.remark == "TERM_CHANGED: term 8 began" for c in failed)
+    assert len(acks) == 0
+    acks.complete(1000)
+    acks.expire(1000)
+    assert commands(link) == commands(gone_link) == []
+    acks.add([(one.outbox, [success(7)])], 250, 2000)
+    acks.complete(250)
+    assert [(c.opaque, c.code) for c in commands(link)] == [(7, 0)], "a log that was cut begins again"
+
+
+def test_lateness_of_other_members_has_the_code_that_the_group_gives_it() -> None:
+    acks = AckQueue()
+    acks.late = ResponseCode.SYSTEM_ERROR, "QUORUM_LATE"
+    one, link = session()
+    acks.add([(one.outbox, [success(1)])], 100, NO_LIMIT, 20)
+    acks.expire(20, NO_LIMIT, 99)
+    assert [(c.code, c.remark) for c in commands(link)] == [(1, "QUORUM_LATE")]
 
 
 def test_a_closed_connections_answers_are_dropped_and_its_neighbours_leave() -> None:

@@ -467,7 +467,7 @@ def test_a_writer_writes_its_batches_and_tells_what_it_stored(
     ("given", "overwrite", "says"),
     [
         ({}, True, "a log cannot be overwritten"),
-        ({"delivery": "exactly-once", "sinkId": "s"}, False, "exactly-once is not built yet"),
+        ({"delivery": "exactly-once", "sinkId": "a b"}, False, "option sinkId"),
         ({"nameServer": None, "brokers": "b@h:1"}, False, "option brokers is for reads"),
     ],
 )

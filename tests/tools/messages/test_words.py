@@ -8,7 +8,7 @@ from ropewalk.testing import BrokerProcess, RopewalkBroker
 from tests.tools.conftest import RunCommand
 from tools.common.output import UsageError
 from tools.messages.consume import Start, parse_start
-from tools.messages.delay import parse_delay
+from tools.messages.delay import BrokerDelays, parse_delay, parse_time
 
 
 @pytest.fixture(scope="module")
@@ -62,22 +62,39 @@ def test_a_delay_by_time_is_looked_up_in_the_brokers_table(
     assert 1900 <= record.store_timestamp_ms - record.born_timestamp_ms < 9000, (
         "two seconds, not a level of another table"
     )
-    ended = ropewalk("produce", topic, "x", "--delay", "30s", *at)
-    assert ended.status == 2 and "no level of this length; it has 2s, 10s, 60s" in ended.errors
-    line = b'{"body": "y", "delay": "30s"}\n'
-    assert ropewalk("produce", topic, "--json-lines", *at, stdin=line).status != 0
-    assert (
-        "no level of this length"
-        in ropewalk("admin", "message", "send", topic, "x", "--delay", "30s", *at).errors
-    )
+    assert ropewalk("produce", topic, "y", "--delay", "1.2s", *at).status == 0
+    line = b'{"body": "y", "delay": "1200ms"}\n'
+    assert ropewalk("produce", topic, "--json-lines", *at, stdin=line).status == 0
+    assert ropewalk("admin", "message", "send", topic, "y", "--delay", "1200ms", *at).status == 0
+    for record in odd_levels.messages(topic, 4)[1:]:
+        assert 200 <= record.store_timestamp_ms - record.born_timestamp_ms < 9000, "a slot, and no level"
 
 
 def test_equal_times_are_equal_however_they_are_written() -> None:
-    tables = {"a": "2s 10s 60s"}
-    assert parse_delay("1m", lambda: tables) == 3 == parse_delay("60s", lambda: tables)
-    with pytest.raises(UsageError, match="level 1 at b, 2 at a"):
-        parse_delay("10s", lambda: {"a": "2s 10s", "b": "10s"})
-    assert parse_delay("10s", lambda: {"a": None}) == 3, "a broker that tells nothing has RocketMQ's table"
+    tables = {"a": BrokerDelays("2s 10s 60s")}
+    assert parse_delay("1m", lambda: tables) == {"DELAY": "3"} == parse_delay("60s", lambda: tables)
+    told_nothing = {"a": BrokerDelays()}
+    assert parse_delay("10s", lambda: told_nothing) == {"DELAY": "3"}, (
+        "a broker that tells nothing has RocketMQ's table"
+    )
+
+
+def test_a_time_that_is_no_level_at_every_broker_goes_to_the_timer_wheel() -> None:
+    tables = {"a": BrokerDelays("2s 10s", timers=True), "b": BrokerDelays("10s", timers=True)}
+    assert parse_delay("10s", lambda: tables) == {"TIMER_DELAY_MS": "10000"}, "level 2 at a, 1 at b"
+    assert parse_delay("1.5h", lambda: tables) == {"TIMER_DELAY_MS": "5400000"}
+    assert parse_delay("3.001s") == {"TIMER_DELAY_MS": "3001"}
+    tables["b"] = BrokerDelays("10s")
+    with pytest.raises(UsageError, match=r"broker b has no timer wheel.*it has 10s"):
+        parse_delay("3s", lambda: tables)
+
+
+def test_a_moment_is_iso_8601_or_milliseconds_and_nothing_else() -> None:
+    assert parse_time("1970-01-01T00:01:30+00:00") == {"TIMER_DELIVER_MS": "90000"} == parse_time("90000")
+    assert parse_time("1970-01-01T01:00:00.0001+01:00") == {"TIMER_DELIVER_MS": "1"}, "never early"
+    for text in ("soon", "", "99999-01-01", "9" * 30 + "x"):
+        with pytest.raises(UsageError, match="--deliver-at"):
+            parse_time(text)
 
 
 @pytest.mark.parametrize(("word", "place"), [("first", "earliest"), ("LAST", "latest"), ("end", "latest")])

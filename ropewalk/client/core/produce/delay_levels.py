@@ -1,7 +1,6 @@
 """The delay levels that a broker has unless `messageDelayLevel` says otherwise, and the level of a time. Pure.
 
-A level is a number on the wire: which time it stands for is known to the broker alone. A time that is none of the
-default levels is therefore refused here, rather than delivered at another time.
+A level is a number on the wire: which time it stands for is known to the broker alone.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ _LEVELS = {
 
 
 def delay_level_of(delay: timedelta) -> int:
-    """Return the level of a delay, 0 for none. Raises `TypeError`, and `ValueError` that names the levels."""
+    """Return the level of a delay, 0 if none has its length.
+
+    Raises `TypeError`, and `ValueError` for a negative one.
+    """
     if not isinstance(delay, timedelta):
         raise TypeError(f"delay is a timedelta, as in timedelta(minutes=1), and not {delay!r}")
-    if not delay:
-        return 0
-    level = _LEVELS.get(delay)
-    if level is None:
-        raise ValueError(f"a delay of {delay} is none of the broker's levels: {DEFAULT_DELAY_LEVELS}")
-    return level
+    if delay < timedelta():
+        raise ValueError(f"a delay of {delay} lies in the past")
+    return _LEVELS.get(delay, 0)

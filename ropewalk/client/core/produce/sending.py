@@ -43,6 +43,7 @@ from ropewalk.client.core.messages import (
     SendStatus,
     batch_request,
     check_properties,
+    recall_request,
     send_request,
 )
 from ropewalk.client.core.produce.batcher import Batcher
@@ -61,7 +62,7 @@ from ropewalk.errors import (
     TryLater,
     error_for,
 )
-from ropewalk.format.headers import SendResponseHeader
+from ropewalk.format.headers import MsgIdResponseHeader, RecallHandle, SendResponseHeader
 from ropewalk.format.names import check_group, check_topic
 from ropewalk.format.remoting import Command
 
@@ -225,6 +226,22 @@ class ProducerCore:
         self.counts.record_outcome(len(messages), result)
         return result
 
+    def recall(self, recall_handle: str, timeout: float | None = None) -> Steps[str]:
+        """Take back a message that waits for its time, at the broker that keeps it; its unique key."""
+        try:
+            handle = RecallHandle.decode(recall_handle)
+        except ValueError as exc:
+            raise LocalProtocolError(f"{exc}: a handle is what the result of a send carries") from exc
+        deadline = self._clock() + (self.options.timeout if timeout is None else timeout)
+        yield from self.directory.write_route(handle.topic, deadline)
+        address = self.directory.master_of(handle.topic, handle.broker)
+        command = recall_request(recall_handle, handle.topic, producer_group=self.options.group)
+        answer = yield Ask(address, command, max(deadline - self._clock(), 0.001))
+        assert isinstance(answer, Command), "an Ask is resumed with its answer"
+        if answer.code not in SEND_STATUSES:
+            require_success(answer)
+        return answer_header(MsgIdResponseHeader, answer).msg_id
+
     def send_oneway(
         self,
         topic: str,
@@ -382,6 +399,7 @@ class ProducerCore:
             header.queue_offset,
             tuple(header.msg_id.split(",")),
             keys,
+            header.recall_handle,
         )
 
     def _command(

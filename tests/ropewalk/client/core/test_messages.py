@@ -1,16 +1,17 @@
 """Messages as programs make them: keys as a list, delays as times, results that a person can read."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import msgspec
 import pytest
 
 from ropewalk import Message, Queue, SendResult, SendStatus
 from ropewalk.client.core.messages import send_request
-from ropewalk.client.core.produce.delay_levels import DEFAULT_DELAY_LEVELS, delay_level_of
 from ropewalk.format.properties import parse_properties
 
 ONE = Queue("broker-a", 1)
+HOUR_EAST = timezone(timedelta(hours=1))
 
 
 def properties(message: Message) -> dict[str, str]:
@@ -60,18 +61,37 @@ def test_what_would_be_another_key_on_the_wire_is_refused(keys: Any, said: str) 
 )
 def test_a_delay_is_the_level_of_that_time(delay: timedelta, level: int) -> None:
     message = Message(b"x", delay=delay)
-    assert message.delay_level == level
     assert properties(message).get("DELAY") == (str(level) if level else None)
     assert message.can_be_batched == (level == 0)
+    assert properties(msgspec.structs.replace(message, tags="t")).get("DELAY") == properties(message).get(
+        "DELAY"
+    )
 
 
-def test_a_delay_that_is_no_level_is_refused_and_the_levels_are_named() -> None:
-    with pytest.raises(ValueError, match=f"0:00:15 is none .*: {DEFAULT_DELAY_LEVELS}"):
-        Message(b"x", delay=timedelta(seconds=15))
-    with pytest.raises(TypeError, match="timedelta"):
-        delay_level_of(15)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="not both"):
-        Message(b"x", delay=timedelta(seconds=1), delay_level=1)
+def test_any_other_delay_and_a_moment_are_times_of_a_timer_message() -> None:
+    for message, property in (
+        (Message(b"x", delay=timedelta(seconds=15, microseconds=1)), {"TIMER_DELAY_MS": "15001"}),
+        (Message(b"x", deliver_at=90_000), {"TIMER_DELIVER_MS": "90000"}),
+        (
+            Message(b"x", deliver_at=datetime(1970, 1, 1, 1, 1, tzinfo=HOUR_EAST)),
+            {"TIMER_DELIVER_MS": "60000"},
+        ),
+    ):
+        assert property.items() <= properties(message).items() and not message.can_be_batched
+        assert "DELAY" not in properties(message)
+
+
+def test_times_that_are_none_are_refused_where_the_message_is_made() -> None:
+    for wrong, error, words in (
+        ({"delay": 15}, TypeError, "timedelta"),
+        ({"delay": timedelta(seconds=-1)}, ValueError, "in the past"),
+        ({"deliver_at": datetime(2026, 1, 1)}, ValueError, "no time zone"),
+        ({"deliver_at": "noon"}, TypeError, "milliseconds since 1970"),
+        ({"delay": timedelta(seconds=1), "delay_level": 1}, ValueError, "not both"),
+        ({"delay": timedelta(seconds=1), "deliver_at": 1}, ValueError, "not both"),
+    ):
+        with pytest.raises(error, match=words):
+            Message(b"x", **wrong)
 
 
 def test_a_result_is_shown_in_a_line() -> None:

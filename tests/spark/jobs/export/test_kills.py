@@ -11,7 +11,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from ropewalk.spark.jobs.export.lake import read_lake
 from ropewalk.testing import RopewalkBroker
 from tests.spark.jobs.faults import Pair
 from tests.spark.jobs.stores import fill
+from tests.support.sessions import SessionProcess
 
 Row = tuple[str, int, int, str, bytes]
 """Topic, queue, offset, key and body."""
@@ -36,8 +36,8 @@ BATCH = 250
 KINDS = ("topic", "store") if os.environ.get("ROPEWALK_LONG") == "1" else ("topic",)
 
 
-class Export:
-    """An export command in a session of its own, so that nothing of it can survive the test."""
+class Export(SessionProcess):
+    """An export command in a session of its own."""
 
     def __init__(self, source: tuple[str, ...], lake: Path, log: Path) -> None:
         command = [
@@ -45,48 +45,11 @@ class Export:
             "--max-per-trigger", str(BATCH), "--target-file-bytes", "64k", "--master", "local[2,4]",
             "--driver-memory", "512m", "--json",
         ]  # fmt: skip
-        self.log = log
+        super().__init__(command, log)
         self.lake = lake
-        with log.open("ab") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
-
-    def members(self, *words: str) -> list[int]:
-        """Processes of this command's session whose command line has all of these words."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            with contextlib.suppress(OSError, ValueError):
-                session = int((entry / "stat").read_text().rpartition(")")[2].split()[3])
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                if session == self.process.pid and all(word in line for word in words):
-                    found.append(int(entry.name))
-        return found
-
-    def wait_for(self, happened: Callable[[], bool], what: str) -> bool:
-        """False if the command ended first."""
-        deadline = time.monotonic() + 120
-        while not happened():
-            if self.process.poll() is not None:
-                return False
-            assert time.monotonic() < deadline, f"{what} did not happen: {self.log.read_text()[-3000:]}"
-            time.sleep(0.02)
-        return True
 
     def commits(self) -> int:
         return len(list(self.lake.glob("_ropewalk/commits/*.json")))
-
-    def end(self) -> None:
-        """Whatever is left of it."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        for pid in self.members():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait()
-        deadline = time.monotonic() + 10
-        while self.members() and time.monotonic() < deadline:
-            time.sleep(0.05)
 
 
 Source = tuple[tuple[str, ...], list[Row]]
@@ -127,7 +90,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[tuple[str, ...]], Export]]:
 
     yield begin
     for each in running:
-        each.end()
+        each.kill_all()
 
 
 def by_key(rows: list[Row]) -> dict[tuple[str, str], tuple[int, int, bytes]]:
@@ -210,7 +173,7 @@ def test_every_row_is_there_once_after_kills(
                 kills += 1
                 export.process.wait()
                 export.wait_for(lambda: not export.members(), "the end of its helpers")  # noqa: B023
-                export.end()
+                export.kill_all()
                 continue
         assert export.process.wait(180) == 0, export.log.read_text()[-3000:]
         break

@@ -1,0 +1,177 @@
+"""The keys of DLedger mode: the syntax of members and election times, and what must hold among them.
+
+    dLegerPeers       n0-192.0.2.1:40911;n1-192.0.2.2:40911;n2-192.0.2.3:40911     every member, this one too
+    dLegerSelfId      n0            a letter and a number; the number decides the broker id of a follower
+    raftElectionMs    500-900       the bounds of an election timeout, which is drawn anew each time
+
+`check` and `derive` see the values of all keys by name, as `config` has read them, and change them in place. Keys of
+other modes are without effect here and told so, as those of this mode are where it is off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+__all__ = [
+    "LedgerPeer",
+    "check",
+    "derive",
+    "election_bounds",
+    "is_member_id",
+    "peers_of",
+    "ports",
+    "read_peers",
+]
+
+ENTRY_SIZE_MAX: Final = 4 << 20
+"""Bytes of a log entry at most, as in DLedger."""
+_PEER: Final = re.compile(r"([A-Za-z][0-9]{1,9})-([A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})):([0-9]{1,5})")
+_MEMBER: Final = re.compile(r"[A-Za-z][0-9]{1,9}")
+_SYNTAX: Final = (
+    "must be ID-HOST:PORT, several separated by ';', each ID a letter and a number: n0-192.0.2.1:40911"
+)
+_OWN: Final = ("dLegerGroup", "dLegerPeers", "dLegerSelfId", "preferredLeaderId", "storePathDLedgerCommitLog")
+_OTHERS: Final = (
+    "ackAfterFlush",
+    "brokerId",
+    "brokerRole",
+    "flushDiskType",
+    "haListenPort",
+    "haMasterAddress",
+    "haSyncFromLastFile",
+    "inSyncReplicas",
+    "minInSyncReplicas",
+    "storePathCommitLog",
+)
+"""Keys of master and slaves, and of a plain log, without effect in DLedger mode."""
+
+
+class LedgerPeer(NamedTuple):
+    """A member of a group as `dLegerPeers` names it."""
+
+    member: str
+    host: str
+    port: int
+
+
+def read_peers(text: str) -> tuple[str, ...]:
+    """Return the members in a `dLegerPeers` text; raise ValueError that tells the syntax."""
+    peers = tuple(part.strip() for part in text.split(";") if part.strip())
+    for peer in peers:
+        found = _PEER.fullmatch(peer)
+        if found is None or not 1 <= int(found[3]) <= 65535:
+            raise ValueError(_SYNTAX)
+    if not peers:
+        raise ValueError(_SYNTAX)
+    return peers
+
+
+def is_member_id(text: str) -> str:
+    """Return a `dLegerSelfId` unchanged; raise ValueError for anything but a letter and a number."""
+    if not _MEMBER.fullmatch(text):
+        raise ValueError("must be a letter and a number, as n0")
+    return text
+
+
+def election_bounds(text: str) -> str:
+    """Return a `raftElectionMs` text unchanged; raise ValueError unless it is two rising numbers."""
+    low, _, high = text.partition("-")
+    if not (low.isdecimal() and high.isdecimal() and 10 <= int(low[:9]) < int(high[:9]) <= 600_000):
+        raise ValueError("must be two numbers of milliseconds, the smaller one first, as 500-900")
+    return text
+
+
+def peers_of(texts: tuple[str, ...]) -> tuple[LedgerPeer, ...]:
+    """Return the members of a checked `dLegerPeers`."""
+    found = [_PEER.fullmatch(text) for text in texts]
+    return tuple(LedgerPeer(each[1], each[2], int(each[3])) for each in found if each is not None)
+
+
+def _is_elsewhere(host: str) -> bool:
+    """Return whether a host is an address that is not the loopback interface's."""
+    return host.replace(".", "").isdecimal() and not host.startswith("127.")
+
+
+def derive(values: dict[str, Any]) -> None:
+    """Fill in the defaults of this mode; where it is on, the log of entries takes the place of the plain one."""
+    values.setdefault("dLegerGroup", values["brokerName"])
+    for name in ("dLegerSelfId", "preferredLeaderId"):
+        values.setdefault(name, "")
+    values.setdefault("dLegerPeers", ())
+    own = values["storePathRootDir"] / f"dledger-{values['dLegerSelfId']}" / "data"
+    data = values.setdefault("storePathDLedgerCommitLog", own)
+    if values["enableDLegerCommitLog"]:
+        values["storePathCommitLog"] = data
+        values["flushDiskType"] = "SYNC_FLUSH"
+        values["brokerRole"], values["brokerId"] = "ASYNC_MASTER", 0
+
+
+def ports(values: Mapping[str, Any]) -> dict[str, int]:
+    """Return the port of this member under the key that gives it; empty where this mode is off."""
+    if not values["enableDLegerCommitLog"]:
+        return {}
+    me = values["dLegerSelfId"]
+    own = [peer.port for peer in peers_of(values["dLegerPeers"]) if peer.member == me]
+    return {"dLegerPeers": own[0]} if own else {}
+
+
+def check(
+    values: Mapping[str, Any], origins: Mapping[str, str], mistakes: list[str], warnings: list[str]
+) -> None:
+    """Judge the keys of this mode together."""
+    if not values["enableDLegerCommitLog"]:
+        if given := [name for name in _OWN if name in origins]:
+            warnings.append(
+                f"set, but without effect unless enableDLegerCommitLog = true: {', '.join(given)}"
+            )
+        return
+    if given := [name for name in _OTHERS if name in origins]:
+        warnings.append(f"set, but without effect in DLedger mode: {', '.join(given)}")
+    peers, me = peers_of(values["dLegerPeers"]), values["dLegerSelfId"]
+    if not peers or not me:
+        missing = [name for name in ("dLegerPeers", "dLegerSelfId") if name not in origins]
+        if missing:  # a wrong one has been told
+            mistakes.append(
+                f"enableDLegerCommitLog = true needs {' and '.join(missing)}: dLegerPeers = "
+                "n0-HOST:PORT;n1-HOST:PORT;… names every member of the group, dLegerSelfId = n0 the one that this "
+                "broker is"
+            )
+        return
+    ids, places = [peer.member for peer in peers], [peer[1:] for peer in peers]
+    for name, given in (("members", ids), ("addresses", [f"{host}:{port}" for host, port in places])):
+        if twice := sorted({each for each in given if given.count(each) > 1}):
+            mistakes.append(f"dLegerPeers has {name} twice: {', '.join(twice)}")
+    if len({member[1:].lstrip("0") for member in ids}) < len(set(ids)):
+        mistakes.append(
+            "dLegerPeers: the numbers of two ids are the same, and followers would share a broker id"
+        )
+    if me not in ids:
+        mistakes.append(f"dLegerSelfId = {me} is none of dLegerPeers ({', '.join(ids)})")
+    preferred = [each for each in values["preferredLeaderId"].split(";") if each]
+    if strangers := sorted({*preferred} - {*ids}):
+        mistakes.append(
+            f"preferredLeaderId = {', '.join(strangers)} is none of dLegerPeers ({', '.join(ids)})"
+        )
+    if len(peers) > 1 and not values["namesrvAddr"]:
+        mistakes.append(
+            "enableDLegerCommitLog with several dLegerPeers needs namesrvAddr: the name server inside a broker ends "
+            "with that broker, and clients would not find the next leader"
+        )
+    bind, own = values["bindAddress"], dict(peer[:2] for peer in peers).get(me, "")
+    if bind in ("127.0.0.1", "::1") and _is_elsewhere(own) and len(peers) > 1:
+        mistakes.append(
+            f"bindAddress = {bind}, but the others are to find {me} at {own} (dLegerPeers): set bindAddress=0.0.0.0"
+        )
+    if len(peers) % 2 == 0:
+        warnings.append(
+            f"dLegerPeers has {len(peers)} members, which survive the loss of no more members than {len(peers) - 1} "
+            "would: an odd number is better"
+        )
+    low = int(values["raftElectionMs"].partition("-")[0])
+    if low < 3 * values["raftHeartbeatMs"]:
+        mistakes.append(
+            f"raftElectionMs = {values['raftElectionMs']} must begin at three times raftHeartbeatMs = "
+            f"{values['raftHeartbeatMs']} at least: one late heartbeat would cost the leader its place"
+        )

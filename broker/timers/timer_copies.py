@@ -1,0 +1,126 @@
+"""Copies of timer messages whose time has come: in the real topic, or in the timer topic again.
+
+A copy has body, flags, born time and host, and retries of the waiting record, and its property text as it stands, with
+TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS behind it, as the original leaves it; a rolled one counts TIMER_ROLL_TIMES.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ropewalk.errors import CorruptRecord
+from ropewalk.format import names
+from ropewalk.format.properties import (
+    PROPERTIES_SIZE_MAX,
+    P,
+    encode_properties,
+    find_property,
+    parse_properties,
+    tags_code,
+)
+from ropewalk.format.record import Record, decode_record, encode_host, record_size
+from store.append import Message
+from store.message_store import MessageStore
+from store.queues.consume_queue import ConsumeQueue
+from store.timer.layout import ENQUEUED_LATE
+
+__all__ = ["Copy", "copy_of", "decode_timer", "delete_key", "is_cancelled"]
+
+_QUEUE_ID_MAX = 65_535
+_OWN = (P.TIMER_ENQUEUE_MS, P.TIMER_DEQUEUE_MS, P.TIMER_ROLL_TIMES)
+_REPLACED = b"TIMER_ENQUEUE_MS"
+_CRC = P.CRC32.encode()
+
+
+class Copy(NamedTuple):
+    """A message to append, the encoded host that it was born at, and its real topic."""
+
+    message: Message
+    born_host: bytes
+    topic: str
+    counted: bool
+    """Whether it was counted as pending when it was enqueued."""
+
+
+def decode_timer(data: bytes, offset: int) -> Record:
+    """Read the record of a timer message. Raises ValueError with the reason why it is none."""
+    try:
+        record = decode_record(data)
+    except CorruptRecord as exc:
+        raise ValueError(f"the record at log offset {offset}: {exc}") from exc
+    if record.topic != names.TIMER_TOPIC or record.offset != offset:
+        raise ValueError(
+            f"the record at log offset {offset} is no timer message, but of topic {record.topic}"
+        )
+    if P.TIMER_OUT_MS not in record.properties or P.REAL_TOPIC not in record.properties:
+        raise ValueError(f"the record at log offset {offset} has no TIMER_OUT_MS or REAL_TOPIC")
+    return record
+
+
+def delete_key(record: Record) -> tuple[str, str]:
+    """Return topic and unique key of the message that a marker cancels: of its own topic, and of no other's."""
+    topic, key = record.properties[P.REAL_TOPIC], record.properties.get(P.TIMER_DEL_UNIQKEY, "")
+    return topic, key.removeprefix(f"{topic}+")
+
+
+def is_cancelled(record: Record, keys: set[tuple[str, str]]) -> bool:
+    """Tell whether a message of the slot is among those that its markers cancel."""
+    return bool(keys) and (record.properties[P.REAL_TOPIC], record.properties.get(P.UNIQ_KEY, "")) in keys
+
+
+def copy_of(store: MessageStore, record: Record, enqueue_ms: int, now_ms: int, *, rolled: bool) -> Copy:
+    """Return the copy of a record. Raises ValueError if it has no place to go."""
+    properties = record.properties
+    real_topic = properties[P.REAL_TOPIC]
+    if rolled:
+        queue = store.queue(names.TIMER_TOPIC, 0)
+    else:
+        queue = _real_queue(store, record)
+    raw = _text(record, enqueue_ms, now_ms, rolled=rolled)
+    size = record_size(len(queue.topic_bytes), len(record.body), len(raw), 20, 20)
+    if not store.log.fits(size):
+        raise ValueError(
+            f"the record at log offset {record.offset}: its {size} bytes fit into no segment any more"
+        )
+    message = (
+        queue,
+        record.body,
+        raw,
+        record.flag,
+        record.sys_flag,
+        record.born_timestamp,
+        record.reconsume_times,
+        0,
+        tags_code(properties.get(P.TAGS)),
+    )
+    return Copy(message, encode_host(*record.born_host), real_topic, enqueue_ms != ENQUEUED_LATE)
+
+
+def _real_queue(store: MessageStore, record: Record) -> ConsumeQueue:
+    topic, queue_text = record.properties[P.REAL_TOPIC], record.properties.get(P.REAL_QID, "")
+    where = f"the record at log offset {record.offset}, for queue {queue_text!r} of topic {topic!r}"
+    if not (queue_text.isascii() and queue_text.isdigit() and int(queue_text) <= _QUEUE_ID_MAX):
+        raise ValueError(f"{where}: no such queue can be")
+    if topic in (names.SCHEDULE_TOPIC, names.TRANS_HALF_TOPIC, names.TIMER_TOPIC):
+        raise ValueError(f"{where}: nothing is delivered into that topic")
+    if topic not in store.queues and (reason := names.check_topic(topic)) is not None:
+        raise ValueError(f"{where}: {reason}")
+    return store.queue(topic, int(queue_text))
+
+
+def _text(record: Record, enqueue_ms: int, now_ms: int, *, rolled: bool) -> bytes:
+    """The property text of a copy. HOT."""
+    raw = record.raw_properties
+    own = f"TIMER_ENQUEUE_MS\x01{enqueue_ms}\x02TIMER_DEQUEUE_MS\x01{now_ms}\x02".encode()
+    if rolled or _REPLACED in raw or find_property(raw, _CRC) is not None:
+        properties = {k: v for k, v in parse_properties(raw).items() if k not in _OWN and k != P.CRC32}
+        times = record.properties.get(P.TIMER_ROLL_TIMES, "0")
+        if rolled:
+            properties[P.TIMER_ROLL_TIMES] = str(int(times) + 1 if times.isascii() and times.isdigit() else 1)
+        elif P.TIMER_ROLL_TIMES in record.properties:
+            properties[P.TIMER_ROLL_TIMES] = times
+        raw = encode_properties(properties)
+    joint = b"" if not raw or raw[-1] == 2 else b"\x02"
+    text = b"".join((raw, joint, own))
+    # The original loses a message whose text does not fit any more; what is left out here nobody acts on.
+    return text if len(text) <= PROPERTIES_SIZE_MAX else raw

@@ -1,0 +1,552 @@
+"""Timer messages: kept in the timer topic until their time, found by the wheel, and appended to their real topic.
+
+    send, TIMER_DELAY_SEC=90  ->  rmq_sys_wheel_timer queue 0: TIMER_OUT_MS, REAL_TOPIC, REAL_QID
+    enqueue                   ->  a unit in the timer log, the newest of the wheel's slot of TIMER_OUT_MS
+    a second after the slot   ->  a copy in REAL_TOPIC queue REAL_QID
+
+`run` is called several times a second, and does a bounded piece: it enqueues what the timer topic got, and delivers
+slots that lie before the present second. Messages due beyond `timerRollWindowSlot` come back into the timer topic half
+way. A slot's markers (TIMER_DEL_UNIQKEY) are read before its messages, and those that they name are not delivered.
+
+**Times are of the wall clock**, because that is what a sender names: a message is delivered when this clock shows its
+time, never before. Where the clock is set forward, what has become due is delivered; where it is set back, messages
+whose time lies ahead again wait for it, and those that are delivered already are not delivered again.
+
+A slave enqueues what its master has enqueued, delivers nothing, and takes the master's progress over (`follow`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+
+import structlog
+
+from broker.state.statistics import Statistics
+from broker.timers.record_reads import Place, Records, read_records
+from broker.timers.timer_copies import Copy, copy_of, decode_timer, delete_key, is_cancelled
+from broker.timers.timer_metrics import TimerMetrics
+from ropewalk.format import names
+from ropewalk.format.properties import P, java_hash
+from ropewalk.format.queue_entry import ENTRY
+from ropewalk.format.record import Record
+from store.io.workers import Worker
+from store.message_store import MessageStore
+from store.queues.consume_queue import ConsumeQueue
+from store.read.reader import Reader
+from store.timer.layout import ENQUEUED_LATE, Checkpoint, Unit
+from store.timer.progress import Progress, ProgressPage
+from store.timer.timer_log import BlockPlace
+from store.timer.timer_store import Flushed, TimerStore, Walk, is_delete, is_rolled
+
+__all__ = ["TimerService"]
+
+log = structlog.get_logger("broker.timer")
+
+_ENQUEUE_MAX = 512
+_DELIVER_MAX = 256
+"""Messages of one turn: some 5 ms; what is left has the next turn, with other requests in between."""
+_RETRY_MS = 500
+_BYTES_MAX = 4 << 20
+"""Bytes of records of one turn, beyond the first."""
+_FLUSH_MS = 1_000
+_EXPIRE_MS = 30_000
+
+
+class TimerService:
+    """The one owner of a broker's pending timers."""
+
+    def __init__(
+        self,
+        timers: TimerStore,
+        page: ProgressPage,
+        store: MessageStore,
+        reader: Reader,
+        statistics: Statistics,
+        now_ms: Callable[[], int],
+        make_worker: Callable[[str], Worker],
+        *,
+        enabled: bool = True,
+    ) -> None:
+        self.timers = timers
+        self.enabled = enabled
+        self.metrics = TimerMetrics()
+        self.enqueued = self.delivered = self.cancelled = 0
+        """Counts since the start."""
+        self._page = page
+        self._store = store
+        self._reader = reader
+        self._statistics = statistics
+        self._clock = now_ms
+        self._make_worker = make_worker
+        self._worker: Worker | None = None
+        """Syncs, which may take its time."""
+        self._page_worker: Worker | None = None
+        """Writes the page, which may not."""
+        self._enqueuing = self._reading = False
+        """Whether the disk is asked for entries or records, and a run has to wait for it."""
+        self._wake_ms = 0
+        self._walk: Walk | None = None
+        self._row = -1
+        """The next row of the walk to deliver, if it is no marker; the newest message is row 0."""
+        self._markers: list[int] = []
+        """Rows of markers that are still to be read, the next one last."""
+        self._keys: set[tuple[str, str]] = set()
+        self._planned = False
+        self._done = 0
+        self._earlier = 0
+        """Messages of the slot at the read time that earlier walks delivered, before others came into it."""
+        self._skip = 0
+        """Messages of the slot at `_skip_ms` that an earlier process or master delivered."""
+        self._skip_ms = 0
+        self._catch_up_to = 0
+        """Nothing is delivered before the timer topic is enqueued up to here: a marker may stand there."""
+        self._master_offset = 0
+        self._known: tuple[int, Progress] = (0, Progress(0, 0))
+        self._durable = Progress(0, 0)
+        self._written: Progress | None = None
+        self._flush_ms = self._expire_ms = 0
+
+    # -- life ----------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the store of pending timers. Blocks. Raises `StoreDamaged`."""
+        if not self.enabled:
+            return
+        self._worker, self._page_worker = self._make_worker("sync"), self._make_worker("page")
+        end = self._store.log.end_offset
+        page = self._page.read(end)
+        progress = (page.read_ms, page.queue_offset) if page is not None else None
+        self.timers.open(self._clock(), end, self._queue_offset_of, progress)
+        queue = self._find_queue()
+        low, high = (queue.min_offset, queue.next_offset) if queue is not None else (0, 0)
+        self.timers.queue_offset = min(max(self.timers.queue_offset, low), high)
+        if page is not None and page.read_ms == self.timers.read_ms:
+            self._skip, self._skip_ms = page.done, page.read_ms
+        self._master_offset = self.timers.queue_offset
+        self._catch_up_to = high
+        self._durable = self._progress()
+        self._known = (end, self._durable)
+
+    def _queue_offset_of(self, unit: Unit) -> int:
+        segment = self._store.log.find(unit.offset)
+        if segment is None:
+            return -1
+        try:
+            data = segment.file.read_at(unit.offset - segment.base_offset, unit.record_size)
+            return decode_timer(data, unit.offset).queue_offset
+        except (ValueError, OSError):
+            return -1
+
+    def stop(self) -> None:
+        """Flush for the last time, the commit log before. Blocks."""
+        if self._worker is None or self._page_worker is None:
+            return
+        self._durable = self._progress()
+        self._page_worker.stop()
+        self._worker.stop()
+        self._store.run_completions()
+        self._store.flush_now()
+        self.timers.forget(self._durable.read_ms)
+        if self.timers.needs_flush(wanted := self._checkpoint()):
+            try:
+                self._page.write(self._store.log.end_offset, self._durable)
+                self.timers.flushed(self.timers.flush(wanted)())
+            except OSError as exc:
+                log.error(
+                    "the last timers go to no file: the next start enqueues them again", reason=str(exc)
+                )
+
+    # -- roles ---------------------------------------------------------------------------------------
+
+    @property
+    def _follows(self) -> bool:
+        return self._store.follower is not None
+
+    def lead(self) -> None:
+        """Go on where the master was: enqueue the rest of the timer topic, then deliver."""
+        self._abandon_walk()
+        queue = self._find_queue()
+        self._catch_up_to = queue.next_offset if queue is not None else 0
+        self.timers.queue_offset = min(self.timers.queue_offset, self._catch_up_to)
+
+    def follow(self, progress: Progress) -> None:
+        """Take over the master's progress, whose copies are in the own log."""
+        self._abandon_walk()
+        self._master_offset = progress.queue_offset
+        self._skip, self._skip_ms = progress.done, progress.read_ms
+        self.timers.follow(progress.read_ms)
+
+    def _abandon_walk(self) -> None:
+        self._skip += self._earlier + self._done
+        self._walk, self._done, self._earlier = None, 0, 0
+
+    def progress(self) -> Progress:
+        """Return how far timers are delivered and enqueued, as slaves hear it."""
+        return self._progress()
+
+    def _progress(self) -> Progress:
+        return Progress(
+            self.timers.read_ms, self.timers.queue_offset, self._earlier + self._skip + self._done
+        )
+
+    def read_behind_ms(self) -> int:
+        """Return how far delivery is behind the clock, ms."""
+        return max(self._clock() - self.timers.read_ms, 0) if self.enabled and self.timers.read_ms else 0
+
+    def offset_behind(self) -> int:
+        """Count messages of the timer topic that are not enqueued yet."""
+        queue = self._find_queue()
+        return max(queue.readable - self.timers.queue_offset, 0) if self.enabled and queue is not None else 0
+
+    def pending(self) -> int:
+        """Count the messages that wait for their time."""
+        return sum(self.metrics.counts().values())
+
+    def answer(self) -> Checkpoint:
+        """Return the checkpoint as code 60 carries it."""
+        timers, known = self.timers, self.timers.checkpoint
+        return replace(
+            known,
+            read_ms=timers.read_ms,
+            queue_offset=timers.queue_offset,
+            master_queue_offset=self._master_offset if self._follows else timers.queue_offset,
+        )
+
+    # -- turns ---------------------------------------------------------------------------------------
+
+    def run(self) -> bool:
+        """Enqueue and deliver, a bounded number of messages. Whether there is more to do at once."""
+        if not self.enabled or self._clock() < self._wake_ms <= self._clock() + _RETRY_MS:
+            return False
+        try:
+            more = self._enqueue()
+            if not self._follows:
+                more = self._deliver() or more
+            self.timers.write()
+            self._note()
+        except OSError as exc:
+            self._pause(f"timers cannot be written: {exc}")
+            return False
+        return more
+
+    def _pause(self, reason: str) -> None:
+        self._wake_ms = self._clock() + _RETRY_MS
+        log.error("timer messages wait", reason=reason)
+
+    def tick(self) -> None:
+        """The work of time: flush, and drop files that nothing needs."""
+        if not self.enabled or self._worker is None:
+            return
+        now = self._clock()
+        self._note()
+        if not self._flush_ms - _FLUSH_MS <= now < self._flush_ms and not self._worker.pending:
+            self._flush_ms = now + _FLUSH_MS
+            if self.timers.needs_flush(wanted := self._checkpoint()):
+                self._worker.submit(self.timers.flush(wanted), self._flushed)
+        if not self._expire_ms - _EXPIRE_MS <= now < self._expire_ms:
+            self._expire_ms = now + _EXPIRE_MS
+            for path in self.timers.log.expired(self._store.log.min_offset):
+                self._worker.submit(partial(self.timers.log.remove, path), lambda _none: None)
+        while self.timers.findings:
+            log.warning("timers", finding=self.timers.findings.pop(0))
+
+    def _note(self) -> None:
+        """Write the page of this moment, and count as durable what was delivered below the flushed end of the log."""
+        now = self._progress()
+        if self._known[0] <= self._store.flushed_offset:
+            self._durable = self._known[1]
+            self.timers.forget(self._durable.read_ms)
+            self._known = self._store.log.end_offset, now
+        self._write_page()
+
+    def _write_page(self) -> None:
+        worker, now = self._page_worker, self._progress()
+        if worker is None or worker.pending or self._written == now or self.timers.is_unused:
+            return
+        end = self._store.log.end_offset
+
+        def write() -> str:
+            try:
+                self._page.write(end, now)
+            except OSError as exc:
+                return str(exc)
+            return ""
+
+        def done(failure: str) -> None:
+            self._written = now
+            if failure:
+                log.error("how far timer messages are delivered cannot be written", reason=failure)
+            else:
+                self._write_page()
+
+        worker.submit(write, done)
+
+    def _checkpoint(self) -> Checkpoint:
+        known, durable = self.timers.checkpoint, self._durable
+        offset = durable.queue_offset
+        master = self._master_offset if self._follows else offset
+        moved = (durable.read_ms, offset) != (known.read_ms, known.queue_offset)
+        return Checkpoint(
+            durable.read_ms,
+            known.log_end,
+            min(offset, master),
+            master,
+            known.state_version,
+            self._clock() if moved else known.version_ms,
+            known.counter + moved,
+        )
+
+    def _flushed(self, result: Flushed) -> None:
+        self.timers.flushed(result)
+
+    # -- enqueue -------------------------------------------------------------------------------------
+
+    def _find_queue(self) -> ConsumeQueue | None:
+        return self._store.find_queue(names.TIMER_TOPIC, 0)
+
+    def _enqueue(self) -> bool:
+        queue, timers = self._find_queue(), self.timers
+        if queue is None or self._enqueuing or (not self._follows and timers.is_ahead_of(self._clock())):
+            return False
+        timers.queue_offset = start = max(timers.queue_offset, queue.min_offset)
+        end = min(queue.readable, self._master_offset) if self._follows else queue.readable
+        count = min(end - start, _ENQUEUE_MAX)
+        if count <= 0:
+            return False
+        self._enqueuing = True
+        entries = queue.entries_nowait(start, count)
+        if entries is not None:
+            self._have_entries(start, entries)
+        else:
+            file, position, size = queue.place(start, count)
+            have = partial(self._have_entries, start)
+            self._reader.run(lambda: file.read_at(position, size), have, have)
+        return not self._enqueuing and timers.queue_offset < end
+
+    def _have_entries(self, start: int, entries: bytes | None) -> None:
+        whole = len(entries) // ENTRY.size * ENTRY.size if entries else 0
+        places: list[Place] = []
+        size = 0
+        for offset, record_bytes, _tags in ENTRY.iter_unpack(entries[:whole] if entries else b""):
+            size += record_bytes
+            if places and size > _BYTES_MAX:
+                break
+            places.append((offset, record_bytes))
+        if not places:
+            self._enqueuing = False
+            self._pause(f"the entries of the timer topic from {start} on cannot be read")
+            return
+        read_records(self._store, self._reader, places, partial(self._have_new, start, places))
+
+    def _have_new(self, start: int, places: list[Place], records: Records | None) -> None:
+        """Put timers into the wheel, and deliver those whose slot has passed."""
+        self._enqueuing = False
+        timers, follows = self.timers, self._follows
+        if records is None:
+            self._pause("the records of new timer messages cannot be read")
+            return
+        if timers.queue_offset != start:
+            return
+        precision = timers.rules.precision_ms
+        try:
+            for data, (offset, size) in zip(records, places, strict=True):
+                try:
+                    record = decode_timer(data, offset)
+                    due_ms = int(record.properties[P.TIMER_OUT_MS])
+                except ValueError as exc:
+                    log.error("a timer message is given up", reason=str(exc))
+                    timers.queue_offset += 1
+                    continue
+                topic = record.properties[P.REAL_TOPIC]
+                delete = P.TIMER_DEL_UNIQKEY in record.properties
+                if not follows and due_ms - due_ms % precision < timers.read_ms:
+                    if not delete and not self._put([(record, ENQUEUED_LATE, False)]):
+                        return
+                elif timers.enqueue(
+                    due_ms,
+                    record.store_timestamp,
+                    offset,
+                    size,
+                    java_hash(topic),
+                    delete=delete,
+                    follows=follows,
+                ):
+                    if not follows:  # a slave takes its master's counts over
+                        self.metrics.add(topic, -1 if delete else 1, self._store.now)
+                timers.queue_offset += 1
+                self.enqueued += 1
+        except OSError as exc:
+            self._pause(f"the timer log cannot be written: {exc}")
+
+    # -- deliver -------------------------------------------------------------------------------------
+
+    def _deliver(self) -> bool:
+        timers, now = self.timers, self._clock()
+        if self._reading or timers.queue_offset < self._catch_up_to:
+            return False
+        if self._walk is None:
+            if timers.is_ahead_of(now):
+                return self._set_back(now)
+            self._walk = timers.next_due(now - now % timers.rules.precision_ms)
+            self._planned = False
+            if self._walk is None:
+                if timers.read_ms != self._skip_ms:
+                    self._skip = 0
+                return False
+        walk = self._walk
+        if not walk.is_done:
+            place = timers.step(walk)
+            if place is not None:
+                self._reading = True
+                have = partial(self._have_block, place)
+                self._reader.run(partial(timers.log.read_block, place), have, have)
+                return False
+            if not walk.is_done:
+                return True
+        if not self._planned:
+            self._plan(walk)
+        rows = self._next_rows(
+            walk, range(self._row, -1, -1) if not self._markers else reversed(self._markers)
+        )
+        if not rows:
+            timers.finish(walk)
+            self._earlier = self._earlier + self._skip + self._done if timers.read_ms == walk.slot_ms else 0
+            self._skip = self._done = 0
+            self._walk = None
+            return True
+        self._reading = True
+        places = [(walk.offsets[row], walk.sizes[row]) for row in rows]
+        then = self._have_markers if self._markers else self._have_due
+        read_records(self._store, self._reader, places, partial(then, walk, rows, places))
+        return not self._reading and self._wake_ms <= now
+
+    def _set_back(self, now: int) -> bool:
+        """Follow a clock that was set back, once all that is delivered is on the disk; whether so."""
+        if not self.timers.set_back(now):
+            return False
+        # The checkpoint names the earlier time from now on: with the later one, a start would skip what is enqueued
+        # between the two. What is enqueued meanwhile becomes durable as ever.
+        now_at = self._progress()
+        self._durable = replace(now_at, queue_offset=self._durable.queue_offset)
+        self._known = self._store.log.end_offset, now_at
+        return True
+
+    def _have_block(self, place: BlockPlace, data: bytes | None) -> None:
+        self._reading = False
+        if data:
+            self.timers.log.keep_block(place, data)
+        else:
+            self._pause("the timer log cannot be read")
+
+    def _plan(self, walk: Walk) -> None:
+        """Order the units of a slot: markers, then messages, each from the oldest on."""
+        self._planned = True
+        self._keys.clear()
+        if walk.damage:
+            log.error(
+                "timers of a slot are lost", time_ms=walk.slot_ms, found=len(walk.offsets), reason=walk.damage
+            )
+        self._markers = walk.markers()
+        self._row = len(walk.magics) - 1
+        left = self._skip = self._skip if walk.slot_ms == self._skip_ms else 0
+        while left and self._row >= 0:
+            left -= not is_delete(walk.magics[self._row])
+            self._row -= 1
+
+    def _next_rows(self, walk: Walk, waiting: Iterable[int]) -> list[int]:
+        """Return the next rows to read, markers or messages, the oldest first."""
+        rows: list[int] = []
+        markers, size = bool(self._markers), 0
+        for row in waiting:
+            if is_delete(walk.magics[row]) is not markers:
+                continue
+            size += walk.sizes[row]
+            if len(rows) == _DELIVER_MAX or (rows and size > _BYTES_MAX):
+                break
+            rows.append(row)
+        return rows
+
+    def _have_markers(
+        self, walk: Walk, rows: list[int], places: list[Place], records: Records | None
+    ) -> None:
+        self._reading = False
+        if self._walk is not walk:
+            return
+        if records is None:
+            self._pause("recalls of timer messages cannot be read")
+            return
+        del self._markers[-len(rows) :]
+        for data, (offset, _size) in zip(records, places, strict=True):
+            try:
+                record = decode_timer(data, offset)
+            except ValueError as exc:
+                log.error("the recall of a timer message is given up", reason=str(exc))
+                continue
+            self._keys.add(delete_key(record))
+            self.metrics.add(record.properties[P.REAL_TOPIC], 1, self._store.now)
+
+    def _have_due(self, walk: Walk, rows: list[int], places: list[Place], records: Records | None) -> None:
+        self._reading = False
+        if self._walk is not walk or self._follows:
+            return
+        if records is None:
+            self._pause("timer messages that are due cannot be read")
+            return
+        due: list[tuple[Record | None, int, bool]] = []
+        for data, (offset, _size), row in zip(records, places, rows, strict=True):
+            try:
+                record = decode_timer(data, offset)
+            except ValueError as exc:
+                log.error("a timer message is given up", reason=str(exc))
+                due.append((None, 0, False))
+                continue
+            rolled = is_rolled(walk.magics[row])
+            if not rolled and is_cancelled(record, self._keys):
+                self.cancelled += 1
+                self.metrics.add(record.properties[P.REAL_TOPIC], -1, self._store.now)
+                due.append((None, 0, False))
+                continue
+            due.append((record, walk.written[row], rolled))
+        count = self._put(due)
+        if count:
+            self._row = rows[count] if count < len(rows) else rows[-1] - 1
+            self._done += count
+            self._skip_ms = walk.slot_ms
+
+    def _put(self, due: Sequence[tuple[Record | None, int, bool]]) -> int:
+        """Append the copies of records; how many of the rows that settles: fewer than all if the disk is full."""
+        now, store = self._clock(), self._store
+        copies: list[tuple[int, Copy]] = []
+        for row, (record, enqueue_ms, rolled) in enumerate(due):
+            if record is None:
+                continue
+            try:
+                copies.append((row, copy_of(store, record, enqueue_ms, now, rolled=rolled)))
+            except ValueError as exc:
+                log.error("a timer message is given up", reason=str(exc))
+        for born_host, group in groupby(copies, lambda item: item[1].born_host):
+            run = list(group)
+            stored = store.put([copy.message for _row, copy in run], born_host)
+            self._count([copy for _row, copy in run[: len(stored)]])
+            if len(stored) < len(run):
+                self._pause(f"the disk is full: {store.full}")
+                return run[len(stored)][0]
+        return len(due)
+
+    def _count(self, copies: list[Copy]) -> None:
+        """Delivered messages are put into their topics, and leave the counts of their real ones."""
+        now = self._store.now
+        self.delivered += len(copies)
+        by_topic: dict[str, list[int]] = {}
+        waited: dict[str, int] = {}
+        for copy, size in zip(copies, self._store.sizes, strict=False):
+            by_topic.setdefault(copy.message[0].topic, []).append(size)
+            if copy.counted:
+                waited[copy.topic] = waited.get(copy.topic, 0) + 1
+        for topic, sizes in by_topic.items():
+            self._statistics.put(topic, now, len(sizes), sum(sizes), sizes=sizes)
+        for topic, count in waited.items():
+            self.metrics.add(topic, -count, now)

@@ -1,0 +1,384 @@
+"""`LedgerShell`: one member of a DLedger group. It tells the core what happened and carries out what the core asks for.
+
+    links, storage, timer, appends   --events-->   RaftNode.step   --effects-->   storage, store, links
+
+Events that arise while effects are carried out are queued and never nested. What the broker has appended is told
+before any other event, because the core must know of it before it hears of a newer leader. Effects are carried out in
+their order; nothing waits, since nothing in them depends on a write of the same step (rule 1). No line here decides
+about terms or roles.
+
+The turn. Frames are handled as they arrive. Everything that is done once for all that came together is done by
+`end_turn`: one run of appends to each peer, one flush, one move of the shown end. `hurry` does the first two earlier,
+for a turn that goes on.
+
+*Shown* is what a quorum has **and** this disk has: the commit index may pass a leader's own slow disk, and files
+beside the log (queues, checkpoints) must not be ahead of it. Answers wait for what is shown, so SEND_OK means: synced
+on a quorum, this broker among it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import crc32c
+import structlog
+
+from ha.dledger.hello import Identity
+from ha.dledger.kept import KeptBytes
+from ha.dledger.peers import Connection, PeerLink, Peers
+from ha.dledger.status import LedgerStatus, PeerView
+from ha.dledger.storage import LogPoint, LogRun, LogStorage, ReplicaStore
+from ha.raft.frames import to_fields
+from ha.raft.node import RaftNode
+from ha.raft.types import (
+    Append,
+    AppendAnswer,
+    Appended,
+    Applied,
+    Ballot,
+    Config,
+    CutDone,
+    Durable,
+    Effects,
+    Event,
+    Fetched,
+    Link,
+    Linked,
+    MemberId,
+    Message,
+    Point,
+    Received,
+    Role,
+    Run,
+    Saved,
+    Settings,
+    Standing,
+    Stuck,
+    Tick,
+)
+from ropewalk.errors import RemoteProtocolError, RopewalkError
+from ropewalk.format.dledger.frame import encode_head_with
+
+log = structlog.get_logger("ha.dledger")
+
+
+class MemberFailed(RopewalkError):
+    """A member whose state is inconsistent, or whose write failed: it must stop rather than vote again."""
+
+
+class LedgerShell:
+    """A member of a group, with its links, its log and its core."""
+
+    def __init__(
+        self,
+        me: Identity,
+        addresses: Mapping[MemberId, tuple[str, int]],
+        storage: LogStorage,
+        replica: ReplicaStore,
+        settings: Settings,
+        now_ms: Callable[[], int],
+        rng: random.Random,
+        *,
+        draw: Callable[[int], bytes],
+        wake: Callable[[], None],
+        known: Mapping[MemberId, bytes] | None = None,
+    ) -> None:
+        """Begin with an opened log. `addresses` are those of all members, the own one included.
+
+        `now_ms` is monotonic; `draw` returns random bytes that nobody can guess; `wake` has the owner call `end_turn`
+        soon, in a turn of its own; `known` are the incarnations of peers that were noted before.
+        """
+        self.addresses = {id: each for id, each in addresses.items() if id != me.id}
+        self.core = RaftNode(
+            me.id,
+            Config(tuple(sorted(addresses))),
+            settings,
+            ballot=Ballot(*storage.ballot),
+            rows=storage.rows,
+            end=Point(*storage.end),
+            commit=Point(*storage.commit),
+            doubt=Point(*storage.doubt) if storage.doubt is not None else None,
+        )
+        self.me = me
+        self.on_standing: Callable[[Standing], None] = lambda standing: None
+        """Called when the role, the term, the leader or the leave to append has changed."""
+        self.on_shown: Callable[[Point], None] = lambda point: None
+        """Called when the shown end has moved; answers that wait for it may leave."""
+        self.on_met: Callable[[MemberId, bytes], None] = lambda peer, incarnation: None
+        """Called when a peer was heard for the first time, for its incarnation to be noted."""
+        self.shown = Point(*storage.commit)
+        """The log through the last entry that consumers may see."""
+        self.standing = Standing(Role.CANDIDATE, self.core.term, None, False, "started")
+        self.elections = 0
+        self.role_changes = 0
+        self.peers = Peers(
+            me, {id: f"{host}:{port}" for id, (host, port) in self.addresses.items()}, known or {}, self, now_ms, draw
+        )  # fmt: skip
+        self._storage = storage
+        self._replica = replica
+        self._frame_bytes_max = settings.frame_bytes_max
+        self._now = now_ms
+        self._rng = rng
+        self._wake = wake
+        self._events: deque[tuple[Event, bytes | memoryview]] = deque()
+        self._is_stepping = False
+        self._failure: BaseException | None = None
+        self._kept = KeptBytes()
+        self._opening: Config | None = None
+        """The configuration of the term whose first entry is still to be appended."""
+        self._needs_flush = False
+        self._commits: deque[Point] = deque()
+        """Commit points that are not on this disk yet, or not shown."""
+        self._showing: Point | None = None
+        """The commit point through which the store is being shown."""
+        self._snapshots_said: set[MemberId] = set()
+        storage.on_stuck = lambda stuck: self._tell(Stuck(stuck))
+
+    @property
+    def commit(self) -> Point:
+        """Return the commit point of the core; `shown` follows it."""
+        return self.core.log.commit
+
+    def accept(self, connection: Connection) -> PeerLink:
+        """Return the session of a connection to this member's port."""
+        return self.peers.accept(connection)
+
+    # -- turns and time ----------------------------------------------------------------------------------
+
+    def end_turn(self) -> None:
+        """Propose, flush and show once for all events of a turn; call it before waiting answers are completed.
+
+        Raises `MemberFailed` once this member must not go on.
+        """
+        self._refuse_to_go_on()
+        if self._opening is not None:
+            self._open_term(self._opening)
+        self._drain()
+        self._flush()
+        if self._commits or self._showing is not None:
+            self._show()
+        if self._opening is not None or self._showing is not None:
+            self._wake()
+
+    def hurry(self) -> None:
+        """Send the appended entries to the peers and the disk now, in the middle of a turn."""
+        self._drain()
+        self._flush()
+        self.peers.push()
+
+    def tick(self, late: int) -> None:
+        """Tell the core that time went on; `late`: how much later than it had asked for, in ms."""
+        self._refuse_to_go_on()
+        now = self._now()
+        self.peers.tick(now, late)
+        self._tell(Tick(now, late, self._rng.random()))
+        if self._commits or self._needs_flush:  # outside of any turn
+            self._wake()
+
+    def close(self) -> None:
+        """End all links."""
+        self.peers.close()
+
+    # -- news of the links -------------------------------------------------------------------------------
+
+    def linked(self, peer: MemberId, number: int, kind: Link, up: bool) -> None:
+        """Tell the core of a link that came up or ended."""
+        self._tell(Linked(peer, number, kind, up, self._now()))
+
+    def received(self, peer: MemberId, number: int, message: Message, body: bytes | memoryview) -> None:
+        """Tell the core of a message; `body` are the entries of an Append. HOT."""
+        self._tell(Received(peer, number, message, self._now()), body)
+
+    def met(self, peer: MemberId, incarnation: bytes) -> None:
+        """Note the incarnation with which a peer was heard for the first time."""
+        self.on_met(peer, incarnation)
+
+    # -- events in, effects out --------------------------------------------------------------------------
+
+    def _tell(self, event: Event, data: bytes | memoryview = b"") -> None:
+        if self._failure is None:
+            self._events.append((event, data))
+            if not self._is_stepping:
+                self._drain()
+
+    def _drain(self) -> None:
+        """Tell the core everything that is queued, what was appended before all else."""
+        assert not self._is_stepping, "events are queued while effects are carried out"
+        self._is_stepping = True
+        try:
+            self._tell_appended()
+            while self._events:
+                event, data = self._events.popleft()
+                try:
+                    effects = self.core.step(event)
+                except RemoteProtocolError as exc:
+                    assert isinstance(event, Received), event
+                    self.peers.hang_up(event.peer, event.link, str(exc))
+                    continue
+                self._carry_out(effects, event, data)
+        except BaseException as exc:
+            # The broker's shell hangs up on a peer whose bytes raise, and goes on. Here nothing may go on.
+            self._failure = exc
+            self._events.clear()
+            raise
+        finally:
+            self._is_stepping = False
+
+    def _refuse_to_go_on(self) -> None:
+        if self._failure is not None:
+            raise MemberFailed(
+                f"{self.me.id} of group {self.me.group} must stop: {self._failure}"
+            ) from self._failure
+
+    def _tell_appended(self) -> None:
+        appended = self._replica.take_appended(self._frame_bytes_max)
+        if appended:
+            now = self._now()
+            told = []
+            for first, count, term, pos, size, data in appended:
+                self._kept.add(first, data)
+                told.append((Appended(Run(first, count, term, pos, size), now), b""))
+            self._events.extendleft(reversed(told))
+            self._needs_flush = True
+
+    def _carry_out(self, effects: Effects, event: Event, data: bytes | memoryview) -> None:
+        storage = self._storage
+        if effects.save is not None:
+            storage.save(effects.save.term, effects.save.vote, partial(self._saved, effects.save))
+        if effects.cut is not None:
+            point = effects.cut
+            storage.cut(point.index, point.term, point.pos, partial(self._tell, CutDone(point)))
+        for run, skip in effects.place:
+            storage.place(run.first, run.count, run.term, run.pos, data, skip)
+            self._needs_flush = True
+        if effects.role is not None:
+            self._stand(effects.role)
+        if effects.open_term is not None:
+            self._opening = effects.open_term
+            self._wake()
+        for peer, message in effects.send:
+            self._send(peer, message, event, data)
+        for peer, index, size in effects.fetch:
+            storage.read(index, size, partial(self._fetched, peer))
+        for peer in effects.snapshot_to:
+            self._needs_snapshot(peer)
+        if effects.commit is not None:
+            self._commits.append(effects.commit)
+        if effects.doubt_over:
+            storage.end_doubt()
+
+    def _saved(self, ballot: Ballot) -> None:
+        self._tell(Saved(ballot))
+
+    def _flush(self) -> None:
+        if self._needs_flush:
+            self._needs_flush = False
+            self._storage.flush(self._flushed)
+
+    def _flushed(self, point: LogPoint, cuts: int) -> None:
+        self._tell(Durable(Point(*point), cuts))
+
+    def _fetched(self, peer: MemberId, prev: LogPoint, run: LogRun | None, data: bytes | memoryview) -> None:
+        found = Run(*run) if run is not None else None
+        self._tell(Fetched(peer, Point(*prev), found, self._now()), data)
+
+    def _needs_snapshot(self, peer: MemberId) -> None:
+        if peer not in self._snapshots_said:
+            self._snapshots_said.add(peer)
+            log.error(
+                "a member is behind what retention has kept",
+                peer=peer,
+                remedy=f"stop {peer}, copy a stopped member's store to it under its own dledger-{peer} name, start it",
+            )
+
+    # -- roles -------------------------------------------------------------------------------------------
+
+    def _stand(self, standing: Standing) -> None:
+        before, self.standing = self.standing, standing
+        if before.role is Role.LEADER and (standing.role is not Role.LEADER or standing.term != before.term):
+            self._opening = None
+            self._kept.clear()
+            self._replica.follow()
+        if (before.role, before.term) != (standing.role, standing.term):
+            self.role_changes += before.role is not standing.role
+            self.elections += standing.role is Role.LEADER
+            log.info(
+                "role", role=standing.role.value, term=standing.term, leader=standing.leader, why=standing.why,
+                end=self.core.log.end.index, commit=self.commit.index,
+            )  # fmt: skip
+        self.on_standing(standing)
+
+    def _open_term(self, config: Config) -> None:
+        """Prepare to append, a part in each turn; append the record that opens the term when that is done."""
+        term = self.core.term
+        if self._replica.lead(term, self.core.log.end.index + 1):
+            self._opening = None
+            body = {"term": term, "leader": self.me.id, "voters": list(config.voters)}
+            self._replica.append_term_record(json.dumps(body).encode())
+
+    # -- messages ----------------------------------------------------------------------------------------
+
+    def _send(self, peer: MemberId, message: Message, event: Event, data: bytes | memoryview) -> None:
+        """Owe a peer a message; one whose link is down is lost, as on any network. HOT."""
+        kind = Link.DATA if isinstance(message, Append | AppendAnswer) else Link.CONTROL
+        link = self.peers.link(peer, kind)
+        if link is None:
+            return
+        frame, flags, count, numbers = to_fields(message)
+        body: bytes | memoryview = b""
+        checksum = 0
+        if isinstance(message, Append) and (run := message.run) is not None:
+            if isinstance(event, Fetched) and event.run == run:
+                body, checksum = data, crc32c.crc32c(data)
+            else:
+                body, checksum = self._kept.get(run.first)
+            assert len(body) == run.size, (run, len(body))
+        link.send(encode_head_with(frame, flags, 0, count, numbers, len(body), checksum), body)
+
+    # -- what consumers may see --------------------------------------------------------------------------
+
+    def _show(self) -> None:
+        """Show entries that are committed and on this disk, at most a turn's share of them."""
+        durable, commits = self.core.log.durable, self._commits
+        while commits and commits[0].index <= durable:
+            self._showing = commits.popleft()
+        target = self._showing
+        if target is None:
+            return
+        self._storage.committed(target.index, target.term, target.pos)
+        shown = Point(*self._replica.show_through(target.index, target.term, target.pos))
+        if shown.index >= target.index:
+            self._showing = None
+        if shown.index > self.shown.index:
+            self.shown = shown
+            self._tell(Applied(shown))
+            self.on_shown(shown)
+
+    # -- people ------------------------------------------------------------------------------------------
+
+    def status(self) -> LedgerStatus:
+        """Return this member as it sees itself and the others."""
+        core, now = self.core, self._now()
+        views = []
+        for peer, status in sorted(self.peers.status.items()):
+            dispatcher = core.dispatchers.get(peer)
+            views.append(
+                PeerView(
+                    peer,
+                    status.address,
+                    status.control,
+                    status.data,
+                    now - status.heard_at if status.heard_at >= 0 else -1,
+                    dispatcher.state.value if dispatcher is not None else "",
+                    dispatcher.match if dispatcher is not None else -1,
+                    status.why,
+                )
+            )
+        return LedgerStatus(
+            self.me.id, self.me.group, self.standing, core.log.end, core.log.durable, self.commit, self.shown,
+            self.elections, self.role_changes, tuple(views),
+        )  # fmt: skip

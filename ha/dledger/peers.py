@@ -1,0 +1,374 @@
+"""The links to the other members: a control and a data link each; frames in and out. Sans-IO.
+
+Of two members the one with the larger id dials, so there is one connection for each kind of link, and both ends use
+it. It lives in three states:
+
+    introduced    `ha.dledger.hello`; nothing of it reaches the core, and a peer that fails it is told why
+    up            frames go in and out; the core knows the link by a number of its own, which only rises
+    down          the connection has ended, another one took its place, or nothing was heard for `SILENCE_MS`
+
+Between two followers nothing is said for hours, so a PING goes out where nothing else did: without it a cut cable
+would be noticed in the minute in which votes are needed. A connection that comes anew takes the place of the one
+before: the peer knows better than this end that the old one is dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+import structlog
+from msgspec import Struct
+
+from ha.dledger.hello import (
+    CHALLENGE_SIZE,
+    Identity,
+    Introduction,
+    IntroductionFrames,
+    Step,
+    encode,
+    prove,
+    read_introduction,
+    refusal_of,
+)
+from ha.raft.frames import from_frame
+from ha.raft.types import Append, AppendAnswer, Link, MemberId, Message
+from ropewalk.errors import CorruptRecord, RemoteProtocolError
+from ropewalk.format.dledger.entry import check_run
+from ropewalk.format.dledger.frame import Frames, Kind, encode_head
+
+log = structlog.get_logger("ha.dledger")
+
+PING_MS: Final = 500
+SILENCE_MS: Final = 2_000
+INTRODUCTION_MS: Final = 3_000
+_STRANGERS_MAX: Final = 64
+_SAY_AGAIN_MS: Final = 60_000
+_PING: Final = encode_head(Kind.PING, 0, 0, 0, (0, 0, 0, 0, 0, 0))
+
+
+class Connection(Protocol):
+    """A connection as the shell has it; sending never waits and never raises."""
+
+    peer: tuple[str, int]
+
+    def send(self, data: bytes | memoryview) -> None: ...
+
+    def push(self) -> None:
+        """Try to write owed bytes now, and not only when the turn ends."""
+
+    def go_first(self) -> None:
+        """Have this connection read before the others of a turn."""
+
+    def close(self) -> None: ...
+
+
+class LinkEvents(Protocol):
+    """The receiver of news about links."""
+
+    def linked(self, peer: MemberId, number: int, kind: Link, up: bool) -> None: ...
+
+    def received(self, peer: MemberId, number: int, message: Message, body: bytes | memoryview) -> None: ...
+
+    def met(self, peer: MemberId, incarnation: bytes) -> None:
+        """Note the incarnation with which a peer was heard for the first time."""
+
+
+class PeerStatus(Struct):
+    """The links to one peer, for people."""
+
+    address: str
+    control: bool = False
+    data: bool = False
+    heard_at: int = -1
+    """When it was heard last, on either link, by this member's monotonic clock; -1: never."""
+    why: str = ""
+    """The reason why a link is down, as far as it is known."""
+
+
+class PeerLink:
+    """A connection to a member, or to a stranger that has yet to introduce itself."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        connection: Connection,
+        dialed: tuple[MemberId, Link] | None,
+        on_gone: Callable[[], None],
+    ) -> None:
+        self.connection = connection
+        self.number = -1
+        """The number by which the core knows it; -1 until it is up."""
+        self.peer: MemberId = dialed[0] if dialed is not None else ""
+        self.kind = dialed[1] if dialed is not None else Link.CONTROL
+        self.heard_at = self.sent_at = self.began_at = peers.now()
+        self._peers = peers
+        self._dialed = dialed is not None
+        self._on_gone = on_gone
+        self._introduction: IntroductionFrames | None = IntroductionFrames()
+        self._frames = Frames()
+        self._challenge = peers.draw(CHALLENGE_SIZE)
+        self._is_gone = False
+        if not self._dialed:
+            connection.send(encode(Step.CHALLENGE, self._challenge))
+
+    @property
+    def is_up(self) -> bool:
+        """Tell whether frames may be sent."""
+        return self.number >= 0 and not self._is_gone
+
+    # -- the shell's session -----------------------------------------------------------------------------
+
+    has_backlog = False
+
+    def resume(self) -> None:
+        """Do nothing: no request is ever put off here."""
+
+    def receive(self, data: bytes) -> None:
+        """Handle bytes that arrived. Raises `RemoteProtocolError` for a peer to hang up on."""
+        self.heard_at = self._peers.now()
+        if self._introduction is not None:
+            data = self._introduced(data, self._introduction)
+        if data and self.is_up:
+            self._received(data)
+
+    def closed(self) -> None:
+        """Note that the connection has ended."""
+        self._leave("the connection has ended")
+
+    # -- the introduction --------------------------------------------------------------------------------
+
+    def _introduced(self, data: bytes, introduction: IntroductionFrames) -> bytes:
+        """Take what belongs to the introduction; return the bytes behind it."""
+        introduction.feed(data)
+        while (message := introduction.next_message()) is not None:
+            self._step(*message)
+            if self.is_up:
+                self._introduction = None
+                return introduction.rest
+            if self._is_gone:
+                break
+        return b""
+
+    def _step(self, step: Step, body: bytes) -> None:
+        peers = self._peers
+        if step is Step.REFUSED and self._dialed:
+            self.hang_up(body.decode("utf-8", "replace"))
+        elif step is Step.CHALLENGE and self._dialed and self._peers_challenge is None:
+            if len(body) != CHALLENGE_SIZE:
+                raise RemoteProtocolError(f"a challenge of {len(body)} bytes")
+            self._peers_challenge = body
+            self.connection.send(self._introduce(Step.HELLO, body))
+        elif step is (Step.WELCOME if self._dialed else Step.HELLO):
+            found, proven = read_introduction(step, body, peers.me.secret, self._challenge)
+            why = refusal_of(found, proven, peers.me, peers.members, peers.known.get(found.id))
+            if why is None and self._dialed and found.id != self.peer:
+                why = f"{found.id} answers where dLegerPeers says that {self.peer} is"
+            if why is not None:
+                if not self._dialed:
+                    self.connection.send(encode(Step.REFUSED, why.encode()[:2048]))
+                    self.connection.push()
+                self.hang_up(why)
+                return
+            if not self._dialed:
+                self.peer, self.kind = found.id, Link(found.kind)
+                self.connection.send(self._introduce(Step.WELCOME, found.challenge))
+            peers.introduced(self, found)
+        else:
+            raise RemoteProtocolError(f"a {step.name} that nothing asked for")
+
+    _peers_challenge: bytes | None = None
+
+    def _introduce(self, step: Step, challenge: bytes) -> bytes:
+        me = self._peers.me
+        return prove(
+            step,
+            Introduction(
+                me.cluster, me.group, me.id, self.peer, me.incarnation, me.segment_size, self.kind, self._challenge,
+                me.software,
+            ),
+            me.secret,
+            challenge,
+        )  # fmt: skip
+
+    # -- frames ------------------------------------------------------------------------------------------
+
+    def _received(self, data: bytes) -> None:
+        events, segment_size = self._peers.events, self._peers.me.segment_size
+        for frame in self._frames.feed(data):
+            if frame.kind is Kind.PING:
+                continue
+            if frame.group:
+                raise RemoteProtocolError(f"no group here has number {frame.group}")
+            message = from_frame(frame, segment_size)
+            if (self.kind is Link.DATA) is not isinstance(message, Append | AppendAnswer):
+                raise RemoteProtocolError(f"a {frame.kind.name} on the {self.kind.name} link")
+            if isinstance(message, Append) and (run := message.run) is not None:
+                try:
+                    check_run(run.first, run.count, run.term, run.pos, frame.body)
+                except CorruptRecord as exc:
+                    raise RemoteProtocolError(f"{self.peer} sent {exc}") from exc
+            events.received(self.peer, self.number, message, frame.body)
+            if self._is_gone:
+                return
+
+    def send(self, head: bytes, body: bytes | memoryview = b"") -> None:
+        """Owe the peer a frame. HOT."""
+        self.sent_at = self._peers.clock
+        self.connection.send(head)
+        if body:
+            self.connection.send(body)
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def hang_up(self, why: str) -> None:
+        """End the connection."""
+        if not self._is_gone:
+            self._peers.say(self, why)
+            self._leave(why)
+            self.connection.close()
+
+    def _leave(self, why: str) -> None:
+        if not self._is_gone:
+            self._is_gone = True
+            self._peers.gone(self, why)
+            self._on_gone()
+
+
+class Peers:
+    """All links of this member."""
+
+    def __init__(
+        self,
+        me: Identity,
+        addresses: Mapping[MemberId, str],
+        known: Mapping[MemberId, bytes],
+        events: LinkEvents,
+        now: Callable[[], int],
+        draw: Callable[[int], bytes],
+    ) -> None:
+        """`addresses` of the other members; `known`: the incarnations that were noted; `draw`: so many random bytes."""
+        self.me = me
+        self.members = frozenset(addresses)
+        self.known = dict(known)
+        self.events = events
+        self.now = now
+        self.draw = draw
+        self.clock = now()
+        """The time of the last tick."""
+        self.status = {peer: PeerStatus(address) for peer, address in addresses.items()}
+        self._up: dict[tuple[MemberId, Link], PeerLink] = {}
+        self._strangers: list[PeerLink] = []
+        """Links that are not introduced yet, oldest first."""
+        self._last_number = 0
+        self._said: dict[str, int] = {}
+
+    def dials(self, peer: MemberId) -> bool:
+        """Tell whether this member connects to `peer`, and not the other way round."""
+        return self.me.id > peer
+
+    # -- links come and go -------------------------------------------------------------------------------
+
+    def accept(self, connection: Connection) -> PeerLink:
+        """Return the session of a connection that came in."""
+        return self._begin(PeerLink(self, connection, None, _nothing))
+
+    def dialed(
+        self, connection: Connection, peer: MemberId, kind: Link, on_gone: Callable[[], None]
+    ) -> PeerLink:
+        """Return the session of a connection that this member made; `on_gone` when it is over."""
+        return self._begin(PeerLink(self, connection, (peer, kind), on_gone))
+
+    def _begin(self, link: PeerLink) -> PeerLink:
+        self._strangers.append(link)
+        accepted = [each for each in self._strangers if not each.peer]
+        if len(accepted) > _STRANGERS_MAX:
+            accepted[0].hang_up("too many connections came without an introduction")
+        return link
+
+    def introduced(self, link: PeerLink, found: Introduction) -> None:
+        """Bring a link up whose introduction was accepted; the one before it goes."""
+        self._strangers.remove(link)
+        if found.id not in self.known:
+            self.known[found.id] = found.incarnation
+            self.events.met(found.id, found.incarnation)
+        if (older := self._up.get((link.peer, link.kind))) is not None:
+            older.hang_up("a newer connection took its place")
+        self._last_number += 1
+        link.number = self._last_number
+        link.connection.go_first()
+        self._up[link.peer, link.kind] = link
+        self._show(link, True, "")
+        self.events.linked(link.peer, link.number, link.kind, True)
+
+    def gone(self, link: PeerLink, why: str) -> None:
+        """Note that a link has ended."""
+        if link in self._strangers:
+            self._strangers.remove(link)
+            if link.peer:
+                self.status[link.peer].why = why
+        if link.number >= 0 and self._up.get((link.peer, link.kind)) is link:
+            del self._up[link.peer, link.kind]
+            self._show(link, False, why)
+            self.events.linked(link.peer, link.number, link.kind, False)
+
+    def _show(self, link: PeerLink, up: bool, why: str) -> None:
+        status = self.status[link.peer]
+        status.why = why
+        if link.kind is Link.CONTROL:
+            status.control = up
+        else:
+            status.data = up
+
+    def say(self, link: PeerLink, why: str) -> None:
+        """Write to the log why a link is ended, the same reason once a minute."""
+        now = self.now()
+        if now - self._said.get(why, -_SAY_AGAIN_MS) >= _SAY_AGAIN_MS:
+            if len(self._said) >= _STRANGERS_MAX:
+                self._said.clear()
+            self._said[why] = now
+            address = f"{link.connection.peer[0]}:{link.connection.peer[1]}"
+            log.warning("hung up on a DLedger member", peer=link.peer or address, reason=why)
+
+    # -- use ---------------------------------------------------------------------------------------------
+
+    def link(self, peer: MemberId, kind: Link) -> PeerLink | None:
+        """Return the link that is up; None if there is none."""
+        return self._up.get((peer, kind))
+
+    def hang_up(self, peer: MemberId, number: int, why: str) -> None:
+        """End the link with this number, if it is up."""
+        for link in list(self._up.values()):
+            if (link.peer, link.number) == (peer, number):
+                link.hang_up(why)
+
+    def push(self) -> None:
+        """Write all owed bytes now, and not only when the turn ends."""
+        for link in self._up.values():
+            link.connection.push()
+
+    def tick(self, now: int, late: int) -> None:
+        """Keep links alive, and end those that say nothing. What came while this loop was late is not read yet."""
+        self.clock = now
+        for link in [*self._strangers, *self._up.values()]:
+            if late > PING_MS // 2:
+                link.heard_at += late
+                link.began_at += late
+            if not link.is_up:
+                if now - link.began_at > INTRODUCTION_MS:
+                    link.hang_up(f"no introduction within {INTRODUCTION_MS} ms")
+            elif now - link.heard_at > SILENCE_MS:
+                link.hang_up(f"nothing was heard for {SILENCE_MS} ms")
+            elif now - link.sent_at >= PING_MS:
+                link.send(_PING)
+        for (peer, _kind), link in self._up.items():
+            self.status[peer].heard_at = max(self.status[peer].heard_at, link.heard_at)
+
+    def close(self) -> None:
+        """End all links."""
+        for link in [*self._strangers, *self._up.values()]:
+            link.hang_up("this member stops")
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,44 @@
+"""A member of a group as it sees itself and the others: for administrators, metrics and logs."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ha.raft.types import MemberId, Point, Standing
+
+
+class PeerView(Struct, frozen=True):
+    """A peer, as this member sees it."""
+
+    id: MemberId
+    address: str
+    control: bool
+    """Whether the link for votes and heartbeats is up."""
+    data: bool
+    """Whether the link for entries is up."""
+    heard_ms: int
+    """How long ago it was heard; -1: never."""
+    state: str
+    """Of a leader's dispatcher: PROBE, REPLICATE or SNAPSHOT; empty if this member does not lead."""
+    match: int
+    """The index through which it has the log on its disk; -1 if this member does not lead, or does not know."""
+    why: str
+    """The reason why a link is down, as far as it is known."""
+
+
+class LedgerStatus(Struct, frozen=True):
+    """A member, with its view of the others."""
+
+    id: MemberId
+    group: str
+    standing: Standing
+    end: Point
+    durable: int
+    """The index through which the log is on this disk."""
+    commit: Point
+    shown: Point
+    """The log through the last entry that consumers may see."""
+    elections: int
+    """How often this member became the leader since it started."""
+    role_changes: int
+    peers: tuple[PeerView, ...]

@@ -1,0 +1,79 @@
+"""The trio tasks of a member: dial the peers that it has to dial, and tell it the time.
+
+A link that is down is dialed again after 20 ms, then after twice as long each time, up to half a second: the peer may
+be in the middle of a restart, and votes wait for the link.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from ha.dledger.ledger import LedgerShell
+from ha.dledger.peers import Connection, PeerLink
+from ha.raft.types import Link, MemberId
+
+TICK_S = 0.02
+_DIAL_S = 2.0
+_AGAIN_FIRST_S = 0.02
+_AGAIN_MAX_S = 0.5
+
+
+class Dialer(Protocol):
+    """The sockets of the process, as `broker.remoting.shell.Shell` has them."""
+
+    async def dial(
+        self, host: str, port: int, make_session: Callable[[Connection], PeerLink], timeout_s: float
+    ) -> object:
+        """Connect to a peer, and serve the connection with the session that is made for it. Raises OSError."""
+
+    def flush(self) -> None:
+        """Write the bytes that sessions owe."""
+
+
+async def run(ledger: LedgerShell, shell: Dialer, rng: random.Random) -> None:
+    """Be a member until cancelled. Raises `MemberFailed` when it must not go on."""
+    async with trio.open_nursery() as nursery:
+        for peer in ledger.addresses:
+            if ledger.peers.dials(peer):
+                for kind in Link:
+                    nursery.start_soon(_keep_linked, ledger, shell, rng, peer, kind)
+        nursery.start_soon(_tick, ledger, shell)
+
+
+async def _tick(ledger: LedgerShell, shell: Dialer) -> None:
+    while True:
+        due = trio.current_time() + TICK_S
+        await trio.sleep_until(due)
+        ledger.tick(int(max(trio.current_time() - due, 0.0) * 1000))
+        shell.flush()
+
+
+async def _keep_linked(
+    ledger: LedgerShell, shell: Dialer, rng: random.Random, peer: MemberId, kind: Link
+) -> None:
+    host, port = ledger.addresses[peer]
+    again_s = _AGAIN_FIRST_S
+    while True:
+        gone = trio.Event()
+        began = trio.current_time()
+        try:
+            await shell.dial(host, port, partial(_session, ledger, peer, kind, gone.set), _DIAL_S)
+        except OSError as exc:
+            ledger.peers.status[peer].why = f"{host}:{port}: {exc.strerror or exc}"
+        else:
+            await gone.wait()
+        if trio.current_time() - began > 5.0:
+            again_s = _AGAIN_FIRST_S
+        await trio.sleep(again_s * (0.5 + rng.random() / 2))
+        again_s = min(2 * again_s, _AGAIN_MAX_S)
+
+
+def _session(
+    ledger: LedgerShell, peer: MemberId, kind: Link, on_gone: Callable[[], None], connection: Connection
+) -> PeerLink:
+    return ledger.peers.dialed(connection, peer, kind, on_gone)

@@ -1,0 +1,315 @@
+"""The driver's side of `delivery=exactly-once`: which way, over which brokers, and the end of each batch.
+
+    begin      before the tasks of a batch: find the brokers, and what each of them knows of the sink
+    tasks      `Run` travels to them; each row has a key (`row_keys`), which is the same whenever its task is repeated
+    commit     after all of them: the batch is complete, at every broker
+
+Two ways, and the brokers decide which. Ropewalk's append a row only if its key is not known, and fence what is late
+(`idempotent`). Apache RocketMQ's store all they are sent, so tasks read back what earlier attempts of theirs stored
+(`resume`): that leaves one gap, an executor that is cut off and goes on sending after its successor has read.
+
+Rows are spread over brokers by their content, so the list of brokers must not change while a batch is open. It is kept
+at each of them, and a broker of the list that is not there is waited for. The list grows in `commit`, new brokers
+first: they know the batch as committed before the first row of the next could reach them. It never shrinks.
+
+A repeated batch must have the same rows. Its number of rows and the sum of their digests are kept with a commit, and
+brokers compare how many rows they have; a difference says that the plan is not deterministic, and fails the query.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+import structlog
+
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.messages import command_of
+from ropewalk.client.core.routes import TopicRoute
+from ropewalk.client.core.steps import answer_header, require_success
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import OutcomeUnknown, Refused, RopewalkError, TryElsewhere, TryLater
+from ropewalk.format.headers import SinkCommitHeader, SinkInitHeader, SinkStateHeader
+from ropewalk.spark.live.cluster import ConnectionCache
+from ropewalk.spark.options import Options
+from ropewalk.spark.sink.resume import Anchors, commit_anchors, digest_number, read_anchors
+from ropewalk.spark.sink.routes import TopicRoutes, WriteFailed
+from ropewalk.spark.sink.row_keys import RowDigest
+
+__all__ = ["Committed", "Run", "SinkDriver", "TaskIdentity", "TaskResult"]
+
+log = structlog.get_logger("ropewalk.spark")
+
+_RETRY_S = 0.2
+_MOMENTARY = (Unreachable, OutcomeUnknown, TryLater, TryElsewhere)
+_said: set[tuple[str, bool]] = set()
+"""Sinks whose way was told by this process."""
+
+T = TypeVar("T")
+
+
+class TaskIdentity(NamedTuple):
+    """A task, as Spark names it in each of its attempts."""
+
+    query: str
+    """The first characters of the query's id, which its checkpoint keeps; `-` for a batch write."""
+    batch: int
+    partition: int
+    attempt: int = 0
+    """Rises with each attempt of the same driver."""
+    retries: int = 0
+    """How often this task has failed in this run."""
+
+
+class Committed(NamedTuple):
+    """The batch that a broker knows as committed."""
+
+    query: str = ""
+    batch: int = -1
+    digest: str = ""
+
+    def covers(self, query: str, batch: int) -> bool:
+        """Return whether a batch is over at this broker."""
+        return query == self.query and batch <= self.batch
+
+
+@dataclass(frozen=True)
+class Run:
+    """The findings of a driver before a batch; travels to tasks."""
+
+    sink_id: str
+    topic: str
+    brokers: tuple[str, ...]
+    """The brokers that rows are spread over, in their order."""
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    committed: Mapping[str, Committed] = field(default_factory=dict)
+    anchors: Anchors | None = None
+    """Where tasks read back from; None where brokers compare keys."""
+
+    def finished_brokers(self, query: str, batch: int) -> frozenset[str]:
+        """Return the brokers at which this batch is over."""
+        return frozenset(
+            name for name in self.brokers if self.committed.get(name, Committed()).covers(query, batch)
+        )
+
+
+@dataclass
+class TaskResult:
+    """The outcome of one task, as its commit message carries it."""
+
+    run: Run
+    identity: TaskIdentity
+    rows: int
+    total: int
+    """The number of rows of the task, and the sum of their digests."""
+    by_broker: Mapping[str, int]
+    """How many of them each broker has."""
+    ends: Mapping[tuple[str, int], int]
+    """For each (broker, queue) with rows of the task, the offset behind the last."""
+
+
+class SinkDriver:
+    """The driver of one sink. Blocking; belongs to one thread."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        assert options.sink_id is not None
+        self._options = options
+        self._sink_id = options.sink_id
+        (self._topic,) = options.topics
+        self._timeout_s = options.send_timeout_ms / 1000
+        self._links = ConnectionCache(min(3.0, self._timeout_s))
+        self._routes = TopicRoutes(options, self._links)
+        self._monotonic = monotonic
+        self._sleep = sleep
+
+    def close(self) -> None:
+        self._links.close()
+
+    # -- before a batch ------------------------------------------------------------------------------
+
+    def begin(self) -> Run:
+        """Begin a batch at every broker of the topic. Raises WriteFailed."""
+        run = self._patiently("begin a batch", self._begin)
+        if (key := (self._sink_id, run.anchors is None)) not in _said:
+            _said.add(key)
+            if run.anchors is None:
+                log.info("writes exactly once: brokers append each row once", sink=self._sink_id)
+            else:
+                log.warning(
+                    "writes exactly once by reading back, as brokers of Apache RocketMQ compare no keys: an executor "
+                    "that is cut off from Spark and not from them can still repeat rows",
+                    sink=self._sink_id,
+                )
+        return run
+
+    def _begin(self) -> Run:
+        route = self._route()
+        names = _writable(route)
+        states: dict[str, SinkStateHeader] = {}
+        away: dict[str, RopewalkError] = {}
+        for name in names:
+            try:
+                state = self._init(route, name, "")
+            except _MOMENTARY as exc:
+                away[name] = exc
+                continue
+            if state is None:
+                return self._begin_resume(route, names)
+            states[name] = state
+        # Lists only grow, and the broker that was told last is the one that has the list of the open batch.
+        lists = [state.brokers for state in states.values() if state.brokers]
+        brokers = tuple(min(lists, key=len).split(",")) if lists else names
+        for name in brokers:
+            if name in away:
+                raise away[name]
+            if name not in names:
+                raise Unreachable(self._missing(brokers, names))
+        if not lists:
+            for name in brokers:
+                state = self._init(route, name, ",".join(brokers))
+                assert state is not None, "the broker was Ropewalk's a moment ago"
+                states[name] = state
+        return Run(
+            self._sink_id,
+            self._topic,
+            brokers,
+            {name: state.epoch for name, state in states.items()},
+            {name: Committed(state.query, state.batch, state.digest) for name, state in states.items()},
+        )
+
+    def _init(self, route: TopicRoute, name: str, brokers: str) -> SinkStateHeader | None:
+        """Begin an epoch at one broker; None where it knows no sinks."""
+        header = SinkInitHeader(self._sink_id, self._topic, brokers)
+        answer = self._links.call_all(
+            _master(route, name), [command_of(RequestCode.ROPEWALK_SINK_INIT, header)]
+        )[0]
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+        return answer_header(SinkStateHeader, require_success(answer))
+
+    def _begin_resume(self, route: TopicRoute, names: tuple[str, ...]) -> Run:
+        if self._options.require_replication:
+            raise WriteFailed(
+                "requireReplication=true cannot be kept by delivery=exactly-once against Apache RocketMQ: a row whose "
+                "slave was slow cannot be sent again. Leave the option out"
+            )
+        addresses = {name: _master(route, name) for name in names}
+        queues = [queue for queue in sorted(route.write_queues()) if queue.broker_name in addresses]
+        anchors = read_anchors(self._links, self._sink_id, self._topic, addresses, queues)
+        if not anchors.covers_brokers(names):
+            raise Unreachable(self._missing((), names))
+        return Run(self._sink_id, self._topic, names, anchors=anchors)
+
+    def _route(self) -> TopicRoute:
+        route = self._routes.existing(self._topic)
+        if route is None:  # also while its only broker is away, so that is waited for
+            raise Unreachable(
+                f"topic {self._topic} does not exist, and delivery=exactly-once creates none: "
+                f"`ropewalk admin topic create {self._topic}` does"
+            )
+        if not _writable(route):
+            raise Unreachable(f"no broker with queues of topic {self._topic} can be written to")
+        return route
+
+    def _missing(self, brokers: Iterable[str], names: Iterable[str]) -> str:
+        listed = f"writes to brokers {', '.join(brokers)}" if brokers else "wrote to more brokers before"
+        return (
+            f"sink {self._sink_id} {listed}, and topic {self._topic} can be written to at {', '.join(names)} only: a "
+            f"batch has to end where it began. Bring the broker back, or begin anew with another sinkId and checkpoint"
+        )
+
+    # -- after a batch -------------------------------------------------------------------------------
+
+    def commit(self, results: list[TaskResult]) -> None:
+        """End a batch whose tasks are all done. Raises WriteFailed."""
+        if results:
+            self._patiently("commit a batch", lambda: self._commit(results))
+
+    def _commit(self, results: list[TaskResult]) -> None:
+        run = results[0].run
+        query, batch = results[0].identity[:2]
+        digest = RowDigest()
+        rows: dict[str, int] = {}
+        ends: dict[tuple[str, int], int] = {}
+        for result in results:
+            digest.add(result.rows, result.total)
+            for name, count in result.by_broker.items():
+                rows[name] = rows.get(name, 0) + count
+            for key, end in result.ends.items():
+                ends[key] = max(end, ends.get(key, 0))
+        route = self._route()
+        if run.anchors is not None:
+            known = run.anchors.committed_digest(query, batch)
+            if known not in (None, -1, digest_number(digest)):
+                raise WriteFailed(self._other_rows(batch))
+            addresses = {name: _master(route, name) for name in run.brokers}
+            commit_anchors(self._links, run.anchors, self._sink_id, addresses, query, batch, digest, ends)
+            return
+        finished = run.finished_brokers(query, batch)
+        for name in finished:
+            self._compare(run.committed[name], batch, str(digest))
+        names = tuple(sorted({*run.brokers, *(name for name in _writable(route) if name in run.epochs)}))
+        added = [name for name in names if name not in run.brokers]
+        for name in (*added, *run.brokers):
+            header = SinkCommitHeader(
+                self._sink_id,
+                run.epochs[name],
+                query,
+                batch,
+                rows.get(name, 0),
+                self._topic,
+                str(digest),
+                ",".join(names),
+            )
+            command = command_of(RequestCode.ROPEWALK_SINK_COMMIT, header)
+            require_success(self._links.call_all(_master(route, name), [command])[0])
+
+    def _compare(self, committed: Committed, batch: int, digest: str) -> None:
+        if batch == committed.batch and digest != committed.digest:
+            raise WriteFailed(
+                f"{self._other_rows(batch)} (count and sum: {committed.digest} then, {digest} now)"
+            )
+
+    def _other_rows(self, batch: int) -> str:
+        return (
+            f"batch {batch} of sink {self._sink_id} was committed with other rows than it has now. The plan of a "
+            f"streaming query has to be deterministic: take rand(), uuid() and the like out of it. A batch write that "
+            f"is not the one of before needs a sinkId of its own"
+        )
+
+    # -- patience ------------------------------------------------------------------------------------
+
+    def _patiently(self, what: str, step: Callable[[], T]) -> T:
+        """Try again while brokers are away for a moment. Raises WriteFailed."""
+        deadline = self._monotonic() + self._timeout_s
+        while True:
+            try:
+                return step()
+            except _MOMENTARY as exc:
+                if self._monotonic() >= deadline:
+                    raise WriteFailed(
+                        f"sink {self._sink_id} could not {what} within {self._options.send_timeout_ms} ms "
+                        f"(sendTimeoutMs): {exc}"
+                    ) from exc
+            except Refused as exc:
+                raise WriteFailed(f"sink {self._sink_id} could not {what}: {exc}") from exc
+            self._sleep(_RETRY_S)
+
+
+def _writable(route: TopicRoute) -> tuple[str, ...]:
+    return tuple(sorted({queue.broker_name for queue in route.write_queues()}))
+
+
+def _master(route: TopicRoute, name: str) -> str:
+    broker = route.brokers.get(name)
+    if broker is None or broker.master is None:
+        raise Unreachable(f"the name server knows no master of broker {name}")
+    return broker.master

@@ -1,0 +1,96 @@
+"""The sender of a task whose rows have keys: what both ways of writing exactly once have in common.
+
+The broker of a row follows from its content and the list of brokers alone, so that each attempt sends it to the same
+one; so does its queue, as long as the broker has as many. At brokers that know the batch as committed nothing is sent.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+from ropewalk.client.core.messages import message_properties
+from ropewalk.client.core.produce.choice import queue_of_group
+from ropewalk.client.core.routes import Queue
+from ropewalk.format.batch import encode_batch
+from ropewalk.spark.options import Options
+from ropewalk.spark.sink.exact import Run, TaskIdentity, TaskResult
+from ropewalk.spark.sink.routes import WriteFailed
+from ropewalk.spark.sink.row_keys import RowKeys
+from ropewalk.spark.sink.rows import Outgoing, RowRefused
+from ropewalk.spark.sink.send import Sender
+
+__all__ = ["KeyedSender"]
+
+
+class KeyedSender(Sender):
+    """A sender of the rows of one attempt of a task."""
+
+    def __init__(self, options: Options, run: Run, identity: TaskIdentity, **more: Any) -> None:
+        super().__init__(options, **more)
+        self._run = run
+        self._identity = identity
+        self._row_keys = RowKeys(run.sink_id, identity.query, identity.batch, identity.partition)
+        self._finished = run.finished_brokers(identity.query, identity.batch)
+        self._by_broker: dict[str, int] = {}
+        self._queues_of: dict[str, list[Queue]] = {}
+
+    def add(self, row: Outgoing) -> None:
+        """Add one row, unless it is stored already."""
+        if not row.message.can_be_batched:
+            raise RowRefused(
+                "delivery=exactly-once takes no delayed rows: they would reach their queue later"
+            )
+        row.key = self._row_keys.key_of(row)
+        if self._finished and self._queue(row).broker_name in self._finished:
+            self.sent.known += 1
+        elif self._is_new(row):
+            super().add(row)
+
+    def _is_new(self, row: Outgoing) -> bool:
+        return True
+
+    def result(self) -> TaskResult:
+        """Return the outcome, once everything is stored."""
+        digest = self._row_keys.digest
+        ends = {(broker, queue): last + 1 for (_, broker, queue), (_, last) in self.sent.offsets.items()}
+        return TaskResult(self._run, self._identity, digest.rows, digest.total, dict(self._by_broker), ends)
+
+    def _count_broker(self, name: str, rows: int) -> None:
+        self._by_broker[name] = self._by_broker.get(name, 0) + rows
+
+    def _encode(self, rows: list[Outgoing]) -> bytes:
+        """Return the body of a batch of rows, each with its key as its last property."""
+        keys = self._row_keys
+        return encode_batch(
+            (
+                row.message.flag,
+                row.message.body,
+                message_properties(row.message, keys.unique_key(row.key)) + keys.property_of(row.key),
+            )
+            for row in rows
+        )
+
+    def _queue(self, row: Outgoing) -> Queue:
+        message, brokers = row.message, self._run.brokers
+        content = (message.group or " ".join(message.keys or ())).encode() or message.body
+        number = zlib.crc32(content)
+        broker = row.broker or brokers[number % len(brokers)]
+        queues = self._queues_of.get(broker)
+        if queues is None:
+            queues = [queue for queue in self.queues(row.topic) if queue.broker_name == broker]
+            if broker not in brokers:
+                raise RowRefused(
+                    f"broker {broker} is none of those that sink {self._run.sink_id} writes to: {', '.join(brokers)}"
+                )
+            if not queues:
+                raise WriteFailed(f"topic {row.topic} has no queue at broker {broker} that can be written to")
+            self._queues_of[broker] = queues
+        if row.queue_id is not None:
+            for queue in queues:
+                if queue.queue_id == row.queue_id:
+                    return queue
+            raise RowRefused(f"topic {row.topic} has no writable queue {row.queue_id} at broker {broker}")
+        if message.group is not None:
+            return queue_of_group(message.group, queues)
+        return queues[number // len(brokers) % len(queues)]

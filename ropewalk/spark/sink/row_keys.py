@@ -1,0 +1,77 @@
+"""Keys of rows: equal for the same row whenever its task is run again, and different for every other row of the task.
+
+A key is a digest of all parts of the message, and of how many equal rows the task has had before: the order of rows may
+be another one in each run, and equal rows may change places among themselves.
+"""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+from hashlib import blake2b
+from typing import Final
+
+from ropewalk.client.core.produce.row_identity import row_prefix
+from ropewalk.spark.sink.rows import Outgoing
+
+__all__ = ["RowDigest", "RowKeys"]
+
+_DIGEST_SIZE: Final = 12
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
+_SUM_BITS: Final = 62
+
+
+class RowDigest:
+    """The number and the sum of row digests: equal for equal rows in any order and over any tasks."""
+
+    def __init__(self, rows: int = 0, total: int = 0) -> None:
+        self.rows = rows
+        self.total = total
+
+    def add(self, rows: int, total: int) -> None:
+        self.rows += rows
+        self.total = (self.total + total) & ((1 << _SUM_BITS) - 1)
+
+    def __str__(self) -> str:
+        return f"{self.rows}:{self.total:x}"
+
+
+class RowKeys:
+    """The keys of the rows of one task."""
+
+    def __init__(self, sink_id: str, query: str, batch: int, partition: int) -> None:
+        self.prefix = row_prefix(sink_id, query, batch, partition)
+        """The property text in front of each key."""
+        self.digest = RowDigest()
+        self._seen: set[bytes] = set()
+        self._repeats: dict[bytes, int] = {}
+
+    def key_of(self, row: Outgoing) -> bytes:
+        """Return the key of the next row. HOT: once for each row."""
+        message = row.message
+        names = sorted(message.properties) if message.properties else ()
+        text = "\x01".join(
+            (
+                " ".join(message.keys or ()),
+                message.tags or "",
+                message.group or "",
+                f"{message.flag}/{row.queue_id}/{row.broker}/{row.born_ms}",
+                *names,
+                *(message.properties[name] for name in names),
+            )
+        ).encode()
+        digest = blake2b(b"%d:%b%b" % (len(text), text, message.body), digest_size=_DIGEST_SIZE).digest()
+        self.digest.add(1, int.from_bytes(digest[:8], "big"))
+        if digest in self._seen:
+            repeat = self._repeats[digest] = self._repeats.get(digest, 0) + 1
+            digest = blake2b(digest + b"%d" % repeat, digest_size=_DIGEST_SIZE).digest()
+        else:
+            self._seen.add(digest)
+        return b2a_base64(digest, newline=False).translate(_URL_SAFE)
+
+    def unique_key(self, key: bytes) -> str:
+        """Return the unique key of a row's message: the same in each run, so that consumers can tell repeats too."""
+        return blake2b(self.prefix + key, digest_size=16).hexdigest().upper()
+
+    def property_of(self, key: bytes) -> bytes:
+        """Return the property text of a key."""
+        return b"%b%b\x02" % (self.prefix, key)

@@ -1,0 +1,433 @@
+"""Pending timers: what is due when, kept in wheel and log so that a crash, and RocketMQ, can go on with it.
+
+    enqueue      message of the timer topic -> unit in the log -> newest of its slot in the wheel
+    next_due     the oldest slot before a time that has units
+    walk         a slot's chain, newest to oldest, in bounded steps; blocks of it may have to come from the disk
+    finish       the slot is delivered: `read_ms` moves behind it
+    forget       slots whose copies are on the disk are cleared
+
+`read_ms` is the time of the next slot to deliver, and `queue_offset` the next message of the timer topic to enqueue.
+Both go into the checkpoint (`config/timercheck`) when what they claim is on the disk: the units and slots of every
+message before `queue_offset`, and the delivered copies, which the owner of the commit log knows of.
+
+A start believes the wheel up to the checkpoint's end of the log, and raises slots by the units behind it: that is at
+most what a flush interval enqueued. Units of records that the commit log has lost are cut. A wheel that contradicts
+the log is built again from all of its units: seconds for a million.
+
+Clock and disk are parameters, and nothing here waits: `flush` returns a job for a helper thread.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from store.io.disk import PAGE_SIZE, Disk
+from store.timer.layout import (
+    BLANK_SLOTS,
+    MAGIC_DEFAULT,
+    MAGIC_DELETE,
+    MAGIC_ROLL,
+    NONE,
+    SLOTS_TOTAL,
+    UNIT,
+    UNIT_SIZE,
+    Checkpoint,
+    Unit,
+)
+from store.timer.timer_log import BlockPlace, TimerLog
+from store.timer.wheel import TimerWheel
+
+_WALK_UNITS = 4_000
+"""Units of one step of a walk: some 5 ms."""
+_DELAY_MAX_MS = 0x7FFFFFFF
+_IDLE_MS = 60_000
+"""An empty slot is passed without a flush for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerRules:
+    """The configuration of wheel and log."""
+
+    precision_ms: int = 1000
+    roll_window_slots: int = 172_800
+    log_file_size: int = 104_857_600
+
+    @property
+    def roll_ms(self) -> int:
+        """Return the delay from which on a timer is enqueued again half-way, ms."""
+        slots = self.roll_window_slots
+        if not 2 <= slots <= SLOTS_TOTAL - BLANK_SLOTS:
+            slots = SLOTS_TOTAL - BLANK_SLOTS
+        return slots * self.precision_ms
+
+
+@dataclass(slots=True)
+class Walk:
+    """The units of a slot, as a walk along its chain collects them: by columns, the newest first."""
+
+    slot_ms: int
+    position: int
+    """The next unit to look at, NONE behind the oldest."""
+    stop: int
+    """The newest unit that an earlier walk of this slot had; NONE for the first walk."""
+    last: int
+    """The newest unit of the slot when the walk began."""
+    offsets: array[int]
+    """Log offsets of the records."""
+    sizes: array[int]
+    magics: bytearray
+    written: array[int]
+    """Write times, ms."""
+    damage: str = ""
+    """Why the chain ends before its oldest unit; empty if it does not."""
+
+    def markers(self) -> list[int]:
+        """Return the rows of units that cancel others and are no messages, the newest first."""
+        return [match.start() for match in _deletes(self.magics)]
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether every unit is collected."""
+        return self.position == NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """The outcome of a flush."""
+
+    checkpoint: Checkpoint
+    paths: list[Path]
+    runs: list[tuple[int, bytes]]
+    failure: str = ""
+
+
+_deletes = re.compile(rb"[\x04\x05\x0c\x0d]").finditer  # the magics for which `is_delete` holds
+
+
+def is_delete(magic: int) -> bool:
+    """Tell whether a unit cancels a message of its slot; one that is rolled travels on as a message first."""
+    return magic & (MAGIC_DELETE | MAGIC_ROLL) == MAGIC_DELETE
+
+
+def is_rolled(magic: int) -> bool:
+    """Tell whether a unit's message is enqueued again when its slot is due."""
+    return bool(magic & MAGIC_ROLL)
+
+
+class TimerStore:
+    """Wheel, log and checkpoint of one store directory. The loop owns it."""
+
+    def __init__(self, root: Path, rules: TimerRules, disk: Disk) -> None:
+        self.rules = rules
+        self.log = TimerLog(root / "timerlog", rules.log_file_size, disk)
+        self.wheel = TimerWheel(root / "timerwheel", disk)
+        self.checkpoint = Checkpoint()
+        """As the file has it."""
+        self.read_ms = 0
+        self.queue_offset = 0
+        self.findings: list[str] = []
+        self._disk = disk
+        self._cleared_ms = 0
+        """Slots before this time are cleared; those from it to `read_ms` wait for their copies to be on the disk."""
+        self._done_to = NONE
+        """The newest unit of the slot at `read_ms` that is delivered."""
+        self._path = root / "config" / "timercheck"
+
+    # -- open ----------------------------------------------------------------------------------------
+
+    def open(
+        self,
+        now_ms: int,
+        log_end: int,
+        queue_offset_of: Callable[[Unit], int],
+        progress: tuple[int, int] | None = None,
+    ) -> None:
+        """Read wheel, log and checkpoint, and bring them together. Blocks. Raises `StoreDamaged`.
+
+        `log_end` is the end of the commit log; `queue_offset_of` returns the place in the timer topic of the message
+        of a unit, or -1. `progress`, read time and queue offset, is newer than the checkpoint's.
+        """
+        precision = self.rules.precision_ms
+        try:
+            known = Checkpoint.decode(self._disk.read_file(self._path))
+        except ValueError as exc:
+            self.findings.append(f"{self._path}: {exc}; timers are enqueued again from the commit log")
+            known = Checkpoint()
+        self.checkpoint = known
+        if progress is not None:
+            read_ms, enqueued = progress
+            enqueued = max(enqueued, known.queue_offset)
+            known = replace(known, read_ms=read_ms, queue_offset=enqueued, master_queue_offset=enqueued)
+        oldest = self._floor(now_ms) - (SLOTS_TOTAL - BLANK_SLOTS) * precision
+        self.read_ms = self._cleared_ms = max(self._floor(known.read_ms), oldest)
+        if 0 < known.read_ms < oldest:
+            self.findings.append(
+                "this store was closed for more than a week: timers that were due before are lost, as in RocketMQ"
+            )
+        self.log.load()
+        has_wheel = self.wheel.load(self.read_ms // precision)
+        last = self._find_end(known, log_end, trusted=has_wheel)
+        if not known.read_ms and last is None:
+            self.read_ms = self._cleared_ms = self._floor(now_ms)
+        offset = known.queue_offset
+        if last is not None:
+            offset = max(offset, queue_offset_of(last) + 1)
+        self.queue_offset = offset
+
+    def _find_end(self, known: Checkpoint, log_end: int, *, trusted: bool) -> Unit | None:
+        """Find where the log ends, cut what nothing can be read of, and set the wheel right; the last unit."""
+        log, wheel = self.log, self.wheel
+        if not log.bases:
+            wheel.clear_all()
+            return None
+        start = known.log_end if log.bases[0] <= known.log_end <= log.end and trusted else log.bases[0]
+        end, last, lost = start, None, False
+        for position, unit in log.units(start):
+            if unit.offset + unit.record_size > log_end:
+                lost = True
+                break
+            self._raise(position, unit)
+            end, last = position + UNIT_SIZE, unit
+        if last is None or lost:
+            end, last, earlier = self._last_before(end, log_end)
+            lost = lost or earlier
+        log.cut(end)
+        if lost or self._contradicts(end):
+            self.findings.append("the timer wheel is built again from the timer log")
+            wheel.clear_all()
+            for position, unit in log.units(log.bases[0] if log.bases else 0):
+                self._raise(position, unit)
+                last = unit
+        return last
+
+    def _last_before(self, end: int, log_end: int) -> tuple[int, Unit | None, bool]:
+        """Go back to the last unit with a record in the commit log: where the log then ends, and whether that cuts.
+
+        The end is right behind that unit, also where a checkpoint claims more: a reader stops at the first bytes that
+        are no unit, and would never see those behind a gap.
+        """
+        cut = False
+        for base in reversed(self.log.bases):
+            if base >= end:
+                continue
+            units = [
+                (at, unit)
+                for at, unit in self.log.units(base)
+                if base <= at < min(end, base + self.log.file_size)
+            ]
+            while units:
+                at, unit = units.pop()
+                if unit.offset + unit.record_size <= log_end:
+                    return at + UNIT_SIZE, unit, cut
+                cut = True
+        return self.log.bases[0], None, cut
+
+    def _raise(self, position: int, unit: Unit) -> None:
+        """Make a unit the newest of its slot, unless the slot is delivered or has a newer one."""
+        time = unit.slot_ms // self.rules.precision_ms
+        if unit.slot_ms < self.read_ms:
+            return
+        slot = self.wheel.get(time)
+        if slot.last < position:
+            self.wheel.add(time, position, weight=-1 if is_delete(unit.magic) else 1)
+
+    def _contradicts(self, end: int) -> bool:
+        """Tell whether a slot points behind the end of the log: pages reached the disk out of order."""
+        time = self.read_ms // self.rules.precision_ms
+        until = time + 2 * SLOTS_TOTAL
+        while (time := self.wheel.next_used(time, until)) < until:
+            if self.wheel.get(time).last >= end:
+                return True
+            time += 1
+        return False
+
+    # -- enqueue -------------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        due_ms: int,
+        write_ms: int,
+        offset: int,
+        size: int,
+        topic_hash: int,
+        *,
+        delete: bool,
+        follows: bool = False,
+    ) -> bool:
+        """Append the unit of a timer message, and note it in its slot; whether there is one. HOT. Raises OSError.
+
+        `write_ms` is when the message was stored: two stores with the same commit log make the same units. A slot that
+        is delivered already takes no more: such a timer stands in the next one, and has none in a store that `follows`
+        a master, which has delivered it.
+        """
+        precision, window = self.rules.precision_ms, self.rules.roll_ms
+        write_ms -= write_ms % precision
+        slot_ms = due_ms
+        base = max(write_ms, self.read_ms) if due_ms - self.read_ms >= SLOTS_TOTAL * precision else write_ms
+        rolled = due_ms - base >= window
+        if rolled:
+            over = due_ms - base - window
+            whole = window // precision
+            slot_ms = base + (whole // 2 * precision if over < whole // 3 * precision else window)
+        slot_ms -= slot_ms % precision
+        if slot_ms < self.read_ms:
+            if follows:
+                return False
+            slot_ms = self.read_ms
+        if not -_DELAY_MAX_MS <= slot_ms - write_ms <= _DELAY_MAX_MS:
+            write_ms = slot_ms
+        magic = MAGIC_DEFAULT | (MAGIC_ROLL if rolled else 0) | (MAGIC_DELETE if delete else 0)
+        time = slot_ms // precision
+        prev = self.wheel.get(time).last
+        unit = UNIT.pack(UNIT_SIZE, prev, magic, write_ms, slot_ms - write_ms, offset, size, topic_hash, 0)
+        position = self.log.append(unit)
+        self.wheel.add(time, position, weight=-1 if delete else 1)
+        return True
+
+    # -- deliver -------------------------------------------------------------------------------------
+
+    def next_due(self, until_ms: int) -> Walk | None:
+        """Begin the walk of the oldest slot before a time; move `read_ms` past slots without units. HOT."""
+        precision = self.rules.precision_ms
+        until, time = until_ms // precision, self.read_ms // precision
+        while time < until:
+            time = self.wheel.next_used(time, until)
+            if time * precision != self.read_ms:
+                self.read_ms, self._done_to = time * precision, NONE
+            if time >= until:
+                break
+            slot = self.wheel.get(time)
+            if slot.last != NONE:
+                stop, last = self._done_to, slot.last
+                return Walk(self.read_ms, last, stop, last, array("q"), array("i"), bytearray(), array("q"))
+            time += 1
+        return None
+
+    def step(self, walk: Walk) -> BlockPlace | None:
+        """Collect units of a slot, a bounded number; the block that has to come from the disk before the next step."""
+        unit_nowait = self.log.unit_nowait
+        for _ in range(_WALK_UNITS):
+            position = walk.position
+            if position == NONE:
+                return None
+            try:
+                unit = unit_nowait(position)
+                if unit is None:
+                    return self.log.block_of(position)
+            except ValueError as exc:
+                walk.damage, walk.position = str(exc), NONE
+                return None
+            _size, prev, magic, write_ms, _delay, offset, size, _hash, _reserved = unit
+            if not unit.is_sound or prev >= position:
+                walk.damage = f"the unit at position {position} of the timer log is damaged"
+                walk.position = NONE
+                return None
+            walk.offsets.append(offset)
+            walk.sizes.append(size)
+            walk.magics.append(magic)
+            walk.written.append(write_ms)
+            walk.position = prev if prev > walk.stop else NONE
+        return None
+
+    def finish(self, walk: Walk) -> None:
+        """Count a slot as delivered, but for units that came while it was walked: the next walk has those alone."""
+        assert self.read_ms == walk.slot_ms, (self.read_ms, walk.slot_ms)
+        if self.wheel.get(walk.slot_ms // self.rules.precision_ms).last == walk.last:
+            self.read_ms, self._done_to = self.read_ms + self.rules.precision_ms, NONE
+        else:
+            self._done_to = walk.last
+
+    def forget(self, through_ms: int) -> None:
+        """Clear the slots before a time, whose copies are on the disk. HOT."""
+        precision = self.rules.precision_ms
+        through = min(through_ms, self.read_ms) // precision
+        time = self._cleared_ms // precision
+        if time >= through:
+            return
+        while (time := self.wheel.next_used(time, through)) < through:
+            self.wheel.clear(time)
+            time += 1
+        self._cleared_ms = through * precision
+
+    def is_ahead_of(self, now_ms: int) -> bool:
+        """Tell whether slots are delivered that are not due by the clock: it was set back."""
+        return self.read_ms > self._floor(now_ms)
+
+    def set_back(self, now_ms: int) -> bool:
+        """Move `read_ms` back to a clock that was set back, as soon as all delivered slots are cleared; whether so."""
+        if not self.is_ahead_of(now_ms) or self._cleared_ms < self.read_ms:
+            return False
+        self.read_ms = self._cleared_ms = self._floor(now_ms)
+        self._done_to = NONE
+        return True
+
+    def follow(self, read_ms: int) -> None:
+        """Take over a master's read time: slots before it are delivered."""
+        read_ms = self._floor(read_ms)
+        if read_ms > self.read_ms:
+            self.read_ms = read_ms
+            self.forget(read_ms)
+        self.read_ms = self._cleared_ms = read_ms
+        self._done_to = NONE
+
+    @property
+    def is_unused(self) -> bool:
+        """Tell whether there never was a timer: then there is no file either."""
+        return not self.log.bases and not self.queue_offset
+
+    def waiting_at(self, due_ms: int) -> int:
+        """Count the timers of a slot."""
+        return self.wheel.get(due_ms // self.rules.precision_ms).num
+
+    def _floor(self, time_ms: int) -> int:
+        return time_ms - time_ms % self.rules.precision_ms
+
+    # -- write back ----------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Put the units of this turn into their file. Raises OSError."""
+        self.log.write()
+
+    def needs_flush(self, wanted: Checkpoint) -> bool:
+        """Tell whether a flush would make anything durable that matters: the mere time does so once in a minute."""
+        known = self.checkpoint
+        if self.log.is_unsynced or self.wheel.is_dirty or wanted.queue_offset != known.queue_offset:
+            return True
+        return not self.is_unused and not known.read_ms <= wanted.read_ms < known.read_ms + _IDLE_MS
+
+    def flush(self, wanted: Checkpoint) -> Callable[[], Flushed]:
+        """Return the job that makes everything so far durable, in the order log, wheel, checkpoint; for one thread.
+
+        Its result goes to `flushed`. `wanted` claims no more than what is durable elsewhere.
+        """
+        self.log.write()
+        paths, runs = self.log.take_unsynced(), self.wheel.take_dirty()
+        checkpoint = replace(wanted, log_end=self.log.end)
+        page = checkpoint.encode().ljust(PAGE_SIZE, b"\0")
+
+        def job() -> Flushed:
+            try:
+                for path in paths:
+                    self._disk.open_paged(path).sync()
+                self.wheel.write(runs)
+                file = self._disk.create_paged(self._path, PAGE_SIZE)
+                file.write_at(0, page)
+                file.sync()
+            except OSError as exc:
+                return Flushed(checkpoint, paths, runs, str(exc))
+            return Flushed(checkpoint, paths, runs)
+
+        return job
+
+    def flushed(self, result: Flushed) -> None:
+        """Record the outcome of a job of `flush`; the next one repeats a write that failed."""
+        if not result.failure:
+            self.checkpoint = result.checkpoint
+            return
+        self.wheel.restore_dirty(result.runs)
+        self.log.restore_unsynced(result.paths)
+        self.findings.append(f"pending timers cannot be written, and are kept in memory: {result.failure}")

@@ -1,0 +1,395 @@
+"""Timer messages in a broker of this process, with a clock that the test moves."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.format.headers import RecallHandle
+from ropewalk.format.remoting import Command
+from store.timer.layout import Checkpoint
+from tests.broker.harness import Client, FlushGate, InProcess, config_of
+from tests.support.clocks import START_MS
+
+StartBroker = Callable[..., InProcess]
+TIMERS = "rmq_sys_wheel_timer"
+PAST = "9223372036854775807"
+
+
+def bodies(running: InProcess, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    return [record.body for record in running.stored(topic, queue_id)]
+
+
+def timed(client: Client, body: bytes = b"x", topic: str = "T", **properties: object) -> Command:
+    key = f"7F0000010ABC18B4AAC2{body.hex().upper():0>12}"
+    answer = client.send(
+        topic, body, properties={"UNIQ_KEY": key, **{name: str(value) for name, value in properties.items()}}
+    )
+    assert answer.code == 0, answer
+    return answer
+
+
+def pass_time(running: InProcess, ms: int, step_ms: int = 50) -> None:
+    """Let time pass as the loop sees it, a tick and a turn for each step."""
+    for _ in range(0, ms, step_ms):
+        running.tick(step_ms)
+        while running.broker._timers_behind:
+            running.turn()
+
+
+# -- in -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{"TIMER_DELAY_SEC": 5}, {"TIMER_DELAY_MS": 5_000}, {"TIMER_DELIVER_MS": START_MS + 5_000}],
+    ids=lambda properties: next(iter(properties)),
+)
+def test_a_timer_message_waits_in_the_timer_topic(running: InProcess, properties: dict[str, int]) -> None:
+    client = running.connect()
+    client.send("T", queueId=3)
+    answer = client.send("T", b"later", queueId=3, properties={"TAGS": "a", **map_texts(properties)})
+    assert (answer.code, answer.ext["queueId"], answer.ext["queueOffset"]) == (0, "3", "0")
+    (record,) = running.stored(TIMERS)
+    assert record.body == b"later"
+    waits = {"REAL_TOPIC": "T", "REAL_QID": "3", "TIMER_OUT_MS": str(START_MS + 4_000)}
+    assert {**waits, **map_texts(properties)}.items() <= record.properties.items()
+    assert bodies(running, "T", 3) == [b"x"]
+
+
+def map_texts(properties: dict[str, int]) -> dict[str, str]:
+    return {name: str(value) for name, value in properties.items()}
+
+
+def test_seconds_win_over_milliseconds_and_these_over_a_time(running: InProcess) -> None:
+    client = running.connect()
+    timed(client, TIMER_DELIVER_MS=START_MS + 50_000, TIMER_DELAY_MS=9_000, TIMER_DELAY_SEC=3)
+    timed(client, TIMER_DELIVER_MS=START_MS + 50_000, TIMER_DELAY_MS=9_000)
+    assert [record.properties["TIMER_OUT_MS"] for record in running.stored(TIMERS)] == [
+        str(START_MS + 2_000),
+        str(START_MS + 8_000),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "slot_ms"), [(1, 0), (999, 0), (1_000, 0), (1_001, 1_000), (2_500, 2_000), (3_000, 2_000)]
+)
+def test_a_time_is_rounded_to_the_slot_before_it(running: InProcess, ahead_ms: int, slot_ms: int) -> None:
+    timed(running.connect(), TIMER_DELIVER_MS=START_MS + ahead_ms)
+    (record,) = running.stored(TIMERS)
+    assert record.properties["TIMER_OUT_MS"] == str(START_MS + slot_ms)
+
+
+@pytest.mark.parametrize("ahead_ms", [0, -1, -10_000_000])
+def test_a_time_that_has_passed_is_no_wait(running: InProcess, ahead_ms: int) -> None:
+    answer = timed(running.connect(), TIMER_DELIVER_MS=START_MS + ahead_ms)
+    assert "recallHandle" not in answer.ext
+    assert bodies(running) == [b"x"] and not running.stored(TIMERS)
+
+
+def test_a_delivered_message_that_is_sent_again_goes_to_its_topic(running: InProcess) -> None:
+    timed(running.connect(), TIMER_DELAY_SEC=5, TIMER_OUT_MS=START_MS)
+    assert bodies(running) == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "code", "words"),
+    [
+        ({"TIMER_DELAY_SEC": "259201"}, 13, "should not be bigger than the max delay 259200000ms"),
+        ({"TIMER_DELAY_SEC": "soon"}, 13, "'soon' is no number"),
+        ({"TIMER_DELAY_MS": "99999999999999999999"}, 13, "is no number"),
+        ({"TIMER_DELIVER_MS": "5", "TIMER_DEL_UNIQKEY": "k"}, 13, "cannot be recalled any more"),
+    ],
+)
+def test_a_time_that_is_none_is_refused(
+    client: Client, properties: dict[str, str], code: int, words: str
+) -> None:
+    answer = client.send("T", properties=properties)
+    assert answer.code == code
+    assert words in (answer.remark or "")
+
+
+def test_nothing_is_taken_where_the_wheel_is_switched_off(start_broker: StartBroker) -> None:
+    running = start_broker(timerWheelEnable=False)
+    client = running.connect()
+    answer = client.send("T", properties={"TIMER_DELAY_SEC": "5"})
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "accurate timer message is not enabled" in (answer.remark or "")
+    assert client.call(RequestCode.GET_TIMER_CHECK_POINT).code == ResponseCode.SYSTEM_ERROR
+    assert client.call(RequestCode.GET_TIMER_METRICS).code == ResponseCode.SYSTEM_ERROR
+
+
+# -- out ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead_ms", [1, 500, 1_000, 1_500, 2_000, 59_999, 60_000])
+def test_it_comes_within_a_second_of_its_time_and_never_before(running: InProcess, ahead_ms: int) -> None:
+    timed(running.connect(), TIMER_DELIVER_MS=START_MS + ahead_ms)
+    running.tick()
+    running.tick(ahead_ms - 1)
+    assert bodies(running) == []
+    pass_time(running, 1_000)
+    assert bodies(running) == [b"x"]
+    pass_time(running, 3_000)
+    assert bodies(running) == [b"x"]
+    assert not running.broker.timers.pending()
+
+
+def test_what_is_delivered_is_what_was_sent(running: InProcess) -> None:
+    client = running.connect(peer=("10.1.2.3", 4567))
+    sent = {"TAGS": "TagB", "KEYS": "k1 k2", "mine": "ä", "TIMER_DELAY_SEC": "5"}
+    answer = client.send("T", b"body", queueId=1, properties=sent, flag=77, sysFlag=1, reconsumeTimes=3)
+    assert answer.code == 0
+    (waiting,) = running.stored(TIMERS)
+    running.tick()
+    running.tick(5_000)
+    (record,) = running.stored("T", 1)
+    assert (record.body, record.flag, record.sys_flag, record.reconsume_times) == (b"body", 77, 1, 3)
+    assert (record.born_host, record.born_timestamp) == (("10.1.2.3", 4567), START_MS - 5)
+    own = {"TIMER_ENQUEUE_MS": str(START_MS), "TIMER_DEQUEUE_MS": str(START_MS + 5_000)}
+    assert record.properties == {**waiting.properties, **own}
+
+
+def test_two_days_and_more_come_back_into_the_timer_topic_half_way(running: InProcess) -> None:
+    timed(running.connect(), TIMER_DELAY_SEC=200_100)
+    running.tick()
+    running.tick(86_401_000)
+    assert bodies(running) == []
+    first, second = running.stored(TIMERS)
+    assert second.properties["TIMER_ROLL_TIMES"] == "1"
+    assert second.properties["TIMER_OUT_MS"] == first.properties["TIMER_OUT_MS"]
+    pass_time(running, 100)
+    running.tick(200_100_000 - 86_401_000 - 101)
+    assert bodies(running) == []
+    pass_time(running, 1_000)
+    (record,) = running.stored("T")
+    assert record.properties["TIMER_ROLL_TIMES"] == "1"
+    assert len(running.stored(TIMERS)) == 2
+
+
+def test_a_slot_of_many_is_delivered_in_order_and_by_pieces(running: InProcess) -> None:
+    client = running.connect()
+    wanted = [b"%d" % number for number in range(1_000)]
+    for body in wanted:
+        timed(client, body, TIMER_DELAY_SEC=2)
+    running.tick()
+    running.tick(2_000)
+    assert 0 < len(bodies(running)) <= 256
+    pass_time(running, 500)
+    assert bodies(running) == wanted
+
+
+# -- the clock ------------------------------------------------------------------------------------------
+
+
+def test_a_clock_set_back_makes_nothing_early_and_nothing_twice(running: InProcess) -> None:
+    client = running.connect()
+    timed(client, b"first", TIMER_DELAY_SEC=2)
+    pass_time(running, 3_000)
+    assert bodies(running) == [b"first"]
+    running.settle()
+    running.clock.set_wall(-3_000)
+    pass_time(running, 100)
+    timed(client, b"second", TIMER_DELAY_SEC=2)
+    timed(client, b"third", TIMER_DELAY_SEC=60)
+    pass_time(running, 1_800)
+    assert bodies(running) == [b"first"]
+    pass_time(running, 1_300)
+    assert bodies(running) == [b"first", b"second"]
+    pass_time(running, 59_000)
+    assert bodies(running) == [b"first", b"second", b"third"]
+
+
+def test_the_checkpoint_follows_a_clock_that_was_set_back_before_anything_more_is_flushed(
+    running: InProcess, flush_gate: FlushGate
+) -> None:
+    client, store, timers = running.connect(), running.broker.store, running.broker.timers
+    timed(client, b"first", TIMER_DELAY_SEC=2)
+    pass_time(running, 5_000)
+    running.until(lambda: store.flushed_offset == store.log.end_offset)
+    pass_time(running, 100)
+    flush_gate.shut()
+    client.send("U", b"unflushed")
+    pass_time(running, 50)
+    running.clock.set_wall(-4_000)
+    pass_time(running, 50)
+    timed(client, b"second", TIMER_DELAY_SEC=2)
+    pass_time(running, 500)
+    # With the later time, a start after a power cut would skip the slot of the second message.
+    assert timers._checkpoint().read_ms == timers.timers.read_ms == running.clock.ms // 1000 * 1000
+    assert timers._checkpoint().queue_offset == 1, "the second is enqueued, and not flushed"
+    flush_gate.open()
+
+
+def test_a_clock_set_forward_delivers_what_is_due_by_it(running: InProcess) -> None:
+    client = running.connect()
+    timed(client, b"soon", TIMER_DELAY_SEC=60)
+    timed(client, b"late", TIMER_DELAY_SEC=7_200)
+    pass_time(running, 100)
+    running.clock.set_wall(3_600_000)
+    pass_time(running, 500)
+    assert bodies(running) == [b"soon"]
+    running.clock.set_wall(-3_600_000)
+    pass_time(running, 70_000, 1_000)
+    assert bodies(running) == [b"soon"]
+
+
+# -- restarts ----------------------------------------------------------------------------------------------
+
+
+def test_what_waits_survives_a_restart_and_is_delivered_once(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    with InProcess(config) as running:
+        for number in range(10):
+            timed(running.connect(), b"%d" % number, TIMER_DELAY_SEC=number + 1)
+        pass_time(running, 4_000)
+        assert bodies(running) == [b"0", b"1", b"2", b"3"]
+        now = running.clock.ms
+    with InProcess(config, now_ms=now + 2_000) as again:
+        pass_time(again, 100)
+        assert bodies(again) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+        pass_time(again, 5_000)
+        assert bodies(again) == [b"%d" % number for number in range(10)]
+
+
+# -- recall ----------------------------------------------------------------------------------------------
+
+
+def recall(client: Client, handle: str, topic: str = "T") -> Command:
+    ext = {"producerGroup": "g", "topic": topic, "recallHandle": handle}
+    return client.call(RequestCode.RECALL_MESSAGE, ext)
+
+
+def test_a_recalled_message_is_not_delivered(start_broker: StartBroker) -> None:
+    running = start_broker(recallMessageEnable=True)
+    client = running.connect()
+    first = timed(client, b"first", TIMER_DELAY_SEC=10)
+    timed(client, b"second", TIMER_DELAY_SEC=10)
+    handle = RecallHandle.decode(first.ext["recallHandle"])
+    assert handle == RecallHandle(
+        "T", running.broker.config.broker_name, START_MS + 9_001, first.ext["transactionId"]
+    )
+    answer = recall(client, first.ext["recallHandle"])
+    assert (answer.code, answer.ext["msgId"]) == (0, first.ext["transactionId"])
+    pass_time(running, 11_000)
+    assert bodies(running) == [b"second"]
+    assert running.broker.timers.pending() == 0
+
+
+def test_a_recall_takes_the_message_of_its_own_topic_alone(start_broker: StartBroker) -> None:
+    running = start_broker(recallMessageEnable=True)
+    client = running.connect()
+    mine = timed(client, b"same", "T", TIMER_DELAY_SEC=10)
+    timed(client, b"same", "U", TIMER_DELAY_SEC=10)
+    assert recall(client, mine.ext["recallHandle"]).code == 0
+    pass_time(running, 11_000)
+    assert (bodies(running, "T"), bodies(running, "U")) == ([], [b"same"])
+
+
+def test_more_recalls_than_a_turn_takes_hide_no_message(start_broker: StartBroker) -> None:
+    running = start_broker(recallMessageEnable=True)
+    client = running.connect()
+    timed(client, b"before", TIMER_DELAY_SEC=10)
+    gone = [timed(client, b"%d" % number, TIMER_DELAY_SEC=10) for number in range(300)]
+    for answer in gone:
+        assert recall(client, answer.ext["recallHandle"]).code == 0
+    timed(client, b"behind", TIMER_DELAY_SEC=10)
+    pass_time(running, 11_000)
+    assert bodies(running) == [b"before", b"behind"]
+    assert running.broker.timers.cancelled == 300
+
+
+def test_a_wrong_handle_is_refused_in_words(start_broker: StartBroker) -> None:
+    running = start_broker(recallMessageEnable=True)
+    client = running.connect()
+    name = running.broker.config.broker_name
+    client.send("T")
+    client.send("U")
+    rows = [
+        ("nonsense!", "T", 604, "recall handle is invalid"),
+        (RecallHandle("T", name, START_MS + 5_000, "K").encode(), "U", 604, "topic not match"),
+        (
+            RecallHandle("T", "other", START_MS + 5_000, "K").encode(),
+            "T",
+            604,
+            "broker service not available",
+        ),
+        (RecallHandle("T", name, START_MS, "K").encode(), "T", 604, "due already"),
+        (RecallHandle("T", name, START_MS + 300_000_000, "K").encode(), "T", 604, "timerMaxDelaySec"),
+        (RecallHandle("V", name, START_MS + 5_000, "K").encode(), "V", 17, "topic[V] not exist"),
+    ]
+    for handle, topic, code, words in rows:
+        answer = recall(client, handle, topic)
+        assert answer.code == code and words in (answer.remark or ""), (handle, answer)
+
+
+def test_recalls_are_forbidden_unless_switched_on(client: Client) -> None:
+    answer = recall(client, "x")
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert "recallMessageEnable" in (answer.remark or "")
+
+
+# -- kills --------------------------------------------------------------------------------------------------
+
+
+def test_a_kill_in_the_middle_of_a_slot_repeats_what_no_page_knew_and_loses_nothing(tmp_path: Path) -> None:
+    running = InProcess(config_of(tmp_path / "a"))
+    wanted = [b"%d" % number for number in range(1_000)]
+    for body in wanted:
+        timed(running.connect(), body, TIMER_DELAY_SEC=2)
+    running.tick()
+    running.tick(2_000)
+    running.turn()
+    page = running.broker.timers._page_worker
+    assert page is not None
+    wait_until(lambda: page.is_idle)
+    running.turn()
+    wait_until(lambda: page.is_idle)
+    delivered = len(bodies(running))
+    assert 256 < delivered < 1_000
+    copytree(tmp_path / "a", tmp_path / "b")
+    running.__exit__(None, None, None)
+    (tmp_path / "b" / "lock").unlink(missing_ok=True)
+    with InProcess(config_of(tmp_path / "b"), now_ms=START_MS + 2_500) as again:
+        pass_time(again, 1_000)
+        found = bodies(again)
+        assert list(dict.fromkeys(found)) == wanted
+        assert len(found) <= len(wanted) + 256, "more than the page's last turn is repeated"
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a helper thread, without a turn of the loop."""
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_a_kill_before_the_first_flush_loses_no_timer(tmp_path: Path) -> None:
+    running = InProcess(config_of(tmp_path / "a"))
+    for number in range(20):
+        timed(running.connect(), b"%d" % number, TIMER_DELAY_SEC=number + 5)
+    running.settle()
+    copytree(tmp_path / "a", tmp_path / "b")
+    running.__exit__(None, None, None)
+    with InProcess(config_of(tmp_path / "b"), now_ms=START_MS + 60_000) as again:
+        pass_time(again, 500)
+        assert sorted(bodies(again)) == sorted(b"%d" % number for number in range(20))
+
+
+# -- what slaves and administrators ask ----------------------------------------------------------------------
+
+
+def test_the_checkpoint_says_how_far_timers_have_come(running: InProcess) -> None:
+    client = running.connect()
+    timed(client, TIMER_DELAY_SEC=100)
+    pass_time(running, 5_000)
+    answer = client.call(RequestCode.GET_TIMER_CHECK_POINT)
+    assert len(answer.body) == 56
+    found = Checkpoint.decode(answer.body)
+    assert (found.read_ms, found.queue_offset, found.master_queue_offset) == (START_MS + 5_000, 1, 1)
+    metrics = client.call(RequestCode.GET_TIMER_METRICS)
+    assert b'"timingCount":{"T":{"count":1,' in metrics.body

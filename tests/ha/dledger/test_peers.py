@@ -1,0 +1,329 @@
+"""The links of a member, sans-IO: introductions, refusals in words, strangers, silence."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from ha.dledger.hello import Identity, Step, encode
+from ha.dledger.peers import INTRODUCTION_MS, PING_MS, SILENCE_MS, PeerLink, Peers
+from ha.raft.frames import to_fields
+from ha.raft.types import NOTHING, Append, Heartbeat, Link, MemberId, Message, Point, Run
+from ropewalk.errors import RemoteProtocolError
+from ropewalk.format.dledger.entry import encode_entries
+from ropewalk.format.dledger.frame import encode_head
+
+ME = Identity("c", "g", "n1", b"1" * 16, 1 << 20, "test", "")
+PEER = Identity("c", "g", "n0", b"0" * 16, 1 << 20, "test", "")
+
+
+class Wire:
+    """A connection that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.peer = ("10.0.0.1", 1234)
+        self.sent: list[bytes] = []
+        self.is_closed = False
+        self.goes_first = False
+
+    def send(self, data: bytes | memoryview) -> None:
+        assert not self.is_closed, "bytes for a connection that is closed"
+        self.sent.append(bytes(data))
+
+    def push(self) -> None: ...
+
+    def go_first(self) -> None:
+        self.goes_first = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def take(self) -> bytes:
+        sent, self.sent = b"".join(self.sent), []
+        return sent
+
+
+class Side:
+    """One member's links, and what they tell its core."""
+
+    def __init__(
+        self,
+        me: Identity,
+        others: tuple[MemberId, ...] = ("n0",),
+        known: dict[MemberId, bytes] | None = None,
+        on_received: Callable[[Message], None] = lambda message: None,
+    ) -> None:
+        self.now = 0
+        self.news: list[tuple[object, ...]] = []
+        self._on_received = on_received
+        draw = random.Random(me.id).randbytes
+        addresses = {id: f"host-{id}:1" for id in others}
+        self.peers = Peers(me, addresses, known or {}, self, lambda: self.now, draw)
+
+    def linked(self, peer: MemberId, number: int, kind: Link, up: bool) -> None:
+        self.news.append((peer, number, kind, up))
+
+    def received(self, peer: MemberId, number: int, message: Message, body: bytes | memoryview) -> None:
+        self.news.append((peer, number, message, bytes(body)))
+
+    def met(self, peer: MemberId, incarnation: bytes) -> None:
+        self.news.append(("met", peer, incarnation))
+
+
+def connect(
+    dialer: Side, acceptor: Side, kind: Link = Link.CONTROL, *, piece: int = 1 << 20
+) -> tuple[PeerLink, PeerLink]:
+    """Connect two members, and carry bytes both ways, in pieces, until neither has more to say."""
+    one, other = Wire(), Wire()
+    accepted = acceptor.peers.accept(other)
+    dialed = dialer.peers.dialed(one, acceptor.peers.me.id, kind, lambda: None)
+    carry(dialed, accepted, piece)
+    return dialed, accepted
+
+
+def carry(dialed: PeerLink, accepted: PeerLink, piece: int = 1 << 20) -> None:
+    while True:
+        idle = True
+        for here, there in ((dialed, accepted), (accepted, dialed)):
+            wire = here.connection
+            assert isinstance(wire, Wire)
+            data = wire.take()
+            for start in range(0, len(data), piece):
+                there.receive(data[start : start + piece])
+                idle = False
+        if idle:
+            break
+    for here, there in ((dialed, accepted), (accepted, dialed)):
+        assert isinstance(here.connection, Wire)
+        if here.connection.is_closed:
+            there.closed()
+
+
+def changed(identity: Identity, **fields: str | int | bytes) -> Identity:
+    return msgspec.structs.replace(identity, **fields)
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1 << 20])
+@pytest.mark.parametrize("kind", Link)
+@pytest.mark.parametrize("secret", ["", "of the group"])
+def test_two_members_introduce_themselves_and_both_cores_hear_of_the_link(
+    piece: int, kind: Link, secret: str
+) -> None:
+    dialer, acceptor = Side(changed(ME, secret=secret)), Side(changed(PEER, secret=secret), ("n1",))
+    dialed, accepted = connect(dialer, acceptor, kind, piece=piece)
+    assert dialed.is_up and accepted.is_up
+    assert dialer.news == [("met", "n0", b"0" * 16), ("n0", 1, kind, True)]
+    assert acceptor.news == [("met", "n1", b"1" * 16), ("n1", 1, kind, True)]
+
+
+REFUSED = {
+    "cluster": (changed(ME, cluster="d"), "group g in cluster d"),
+    "group": (changed(ME, group="h"), "group h in cluster c"),
+    "id": (changed(ME, id="n7"), "names n1, and not n7"),
+    "own id": (changed(ME, id="n0"), "give each member a dLegerSelfId of its own"),
+    "segment size": (changed(ME, segment_size=1 << 21), "mappedFileSizeCommitLog is 2097152 at n1 and 1048576 at n0"),
+    "incarnation": (changed(ME, incarnation=b"2" * 16), "n1 came back with an empty store"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_the_acceptor_refuses_in_words_before_anything_changes(case: str) -> None:
+    me, words = REFUSED[case]
+    dialer, acceptor = Side(me), Side(PEER, ("n1",), {"n1": b"1" * 16})
+    dialed, accepted = connect(dialer, acceptor)
+    assert not dialed.is_up and not accepted.is_up
+    assert dialer.news == [] and acceptor.news == []
+    assert words in dialer.peers.status["n0"].why, "the dialer's owner is told"
+    assert isinstance(dialed.connection, Wire) and dialed.connection.is_closed
+    assert isinstance(accepted.connection, Wire) and accepted.connection.is_closed
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "told"), [("a", "", "acceptor"), ("a", "b", "acceptor"), ("", "b", "dialer")]
+)
+def test_a_member_without_the_secret_is_refused_at_either_end(ours: str, theirs: str, told: str) -> None:
+    dialer, acceptor = Side(changed(ME, secret=theirs)), Side(changed(PEER, secret=ours), ("n1",))
+    connect(dialer, acceptor)
+    assert ("n0", 1, Link.CONTROL, True) not in dialer.news, "the dialer never believed it"
+    assert not acceptor.peers.link("n1", Link.CONTROL)
+    assert not dialer.peers.link("n0", Link.CONTROL)
+    if told == "acceptor":
+        assert "n0 of group g in cluster c has a ropewalkSecret" in dialer.peers.status["n0"].why
+        assert acceptor.news == []
+    else:
+        assert "n1 of group g in cluster c has a ropewalkSecret" in dialer.peers.status["n0"].why
+
+
+def test_the_dialer_refuses_a_member_that_answers_at_anothers_address() -> None:
+    dialer = Side(ME, ("n0", "n2"))
+    acceptor = Side(changed(PEER, id="n2"), ("n1",))
+    wire = Wire()
+    accepted = acceptor.peers.accept(Wire())
+    dialed = dialer.peers.dialed(wire, "n0", Link.DATA, lambda: None)
+    carry(dialed, accepted)
+    assert "here is n2 of group g in cluster c, and not n0" in dialer.peers.status["n0"].why
+    assert dialer.news == [] and acceptor.news == []
+
+
+def test_an_overheard_introduction_is_worth_nothing_on_another_connection() -> None:
+    dialer, acceptor = Side(changed(ME, secret="s")), Side(changed(PEER, secret="s"), ("n1",))
+    one, other = Wire(), Wire()
+    first = acceptor.peers.accept(other)
+    dialed = dialer.peers.dialed(one, "n0", Link.CONTROL, lambda: None)
+    dialed.receive(other.take())
+    overheard = one.take()
+    first.receive(overheard)
+    assert first.is_up
+    second = acceptor.peers.accept(Wire())
+    second.receive(overheard)
+    assert not second.is_up
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0\0\0\x40\x01" + bytes(60),
+        b"RWDL\x02\x02\0\0",
+        b"RWDL\x09\x01\0\0",
+        b"RWDL\x02\x01\xff\xff",
+        encode(Step.WELCOME, bytes(64)),
+        encode(Step.CHALLENGE, bytes(32)),
+        encode(Step.HELLO, b""),
+        encode(Step.HELLO, bytes(32) + b"\x93\x01\x02"),
+        encode(Step.HELLO, bytes(32) + b"\x80"),
+    ],
+)
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+def test_hostile_bytes_are_refused_and_change_nothing(data: bytes, piece: int) -> None:
+    side = Side(PEER, ("n1",))
+    link = side.peers.accept(Wire())
+    with pytest.raises(RemoteProtocolError):
+        for start in range(0, len(data), piece):
+            link.receive(data[start : start + piece])
+    link.closed()
+    assert side.news == [] and side.peers.link("n1", Link.CONTROL) is None
+
+
+def test_random_bytes_never_raise_anything_but_a_protocol_error() -> None:
+    draw = random.Random(28)
+    for _ in range(2000):
+        side = Side(PEER, ("n1",))
+        link = side.peers.accept(Wire())
+        data = draw.choice([b"", b"RWDL\x02\x01", encode(Step.HELLO, draw.randbytes(60))]) + draw.randbytes(
+            draw.randrange(80)
+        )
+        with contextlib.suppress(RemoteProtocolError):
+            link.receive(data)
+        assert side.news == []
+
+
+def frame(message: Message, body: bytes = b"", group: int = 0) -> bytes:
+    kind, flags, count, numbers = to_fields(message)
+    return encode_head(kind, flags, group, count, numbers, body) + body
+
+
+ENTRIES = encode_entries(5, 3, 1000, [b"one", b"two", b"three"])
+PREV = Point(4, 3, 1000)
+
+
+def run(count: int = 3, term: int = 3) -> Append:
+    return Append(4, PREV, Run(5, count, term, 1000, len(ENTRIES)), 2)
+
+
+def test_frames_reach_the_core_whole_and_in_order_however_they_are_cut() -> None:
+    for piece in (1, 63, 64, 65, 1000):
+        dialer, acceptor = Side(ME), Side(PEER, ("n1",))
+        _dialed, accepted = connect(dialer, acceptor, Link.DATA)
+        acceptor.news.clear()
+        data = frame(run(), ENTRIES) + frame(Append(4, PREV, None, 2))
+        for start in range(0, len(data), piece):
+            accepted.receive(data[start : start + piece])
+        assert acceptor.news == [("n1", 1, run(), ENTRIES), ("n1", 1, Append(4, PREV, None, 2), b"")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        (Link.CONTROL, frame(run(), ENTRIES)),
+        (Link.DATA, frame(Heartbeat(1, -1, 1))),
+        (Link.CONTROL, frame(Heartbeat(1, -1, 1), group=3)),
+        (Link.DATA, frame(run(count=2), ENTRIES)),
+        (Link.DATA, frame(run(count=4), ENTRIES)),
+        (Link.DATA, frame(run(term=2), ENTRIES)),
+        (Link.DATA, frame(Append(4, Point(4, 3, 1008), Run(5, 3, 3, 1008, len(ENTRIES)), 2), ENTRIES)),
+        (Link.DATA, frame(Append(4, Point(5, 3, 1000), Run(6, 3, 3, 1000, len(ENTRIES)), 2), ENTRIES)),
+        (Link.DATA, frame(run(), ENTRIES[:55] + b"\xff" * 4 + ENTRIES[59:])),
+        (Link.DATA, frame(run(), bytes(len(ENTRIES)))),
+        (Link.DATA, frame(Append(4, NOTHING, Run(0, 1, 0, 0, 8), 2), bytes(8))),
+    ],
+)
+def test_a_frame_that_lies_is_refused_before_the_core_hears_of_it(kind: Link, data: bytes) -> None:
+    dialer, acceptor = Side(ME), Side(PEER, ("n1",))
+    _dialed, accepted = connect(dialer, acceptor, kind)
+    acceptor.news.clear()
+    with pytest.raises(RemoteProtocolError):
+        accepted.receive(data)
+    assert acceptor.news == []
+
+
+def test_a_newer_connection_takes_the_place_of_the_one_before() -> None:
+    dialer, acceptor = Side(ME), Side(PEER, ("n1",))
+    _one, first = connect(dialer, acceptor)
+    _two, second = connect(dialer, acceptor)
+    assert acceptor.news[1:] == [
+        ("n1", 1, Link.CONTROL, True),
+        ("n1", 1, Link.CONTROL, False),
+        ("n1", 2, Link.CONTROL, True),
+    ]
+    first.closed()
+    assert acceptor.peers.link("n1", Link.CONTROL) is second, "the end of the old one is no news"
+
+
+def test_an_idle_link_is_kept_alive_and_a_silent_one_ends() -> None:
+    dialer, acceptor = Side(ME), Side(PEER, ("n1",))
+    dialed, accepted = connect(dialer, acceptor)
+    for time in range(0, 5 * SILENCE_MS, PING_MS):
+        dialer.now = acceptor.now = time
+        dialer.peers.tick(time, 0)
+        acceptor.peers.tick(time, 0)
+        carry(dialed, accepted)
+    assert dialed.is_up and accepted.is_up
+    late = acceptor.now + SILENCE_MS + 1
+    acceptor.now = late
+    acceptor.peers.tick(late, SILENCE_MS)
+    assert acceptor.peers.link("n1", Link.CONTROL) is accepted, "its own lateness is no silence"
+    acceptor.now = late + SILENCE_MS
+    acceptor.peers.tick(acceptor.now, 0)
+    assert acceptor.peers.link("n1", Link.CONTROL) is None
+    assert acceptor.peers.status["n1"].why == f"nothing was heard for {SILENCE_MS} ms"
+
+
+def test_strangers_that_say_nothing_are_hung_up_on_and_never_many() -> None:
+    side = Side(PEER, ("n1",))
+    wires = [Wire() for _ in range(100)]
+    for wire in wires:
+        side.peers.accept(wire)
+    assert sum(not wire.is_closed for wire in wires) == 64
+    side.now = INTRODUCTION_MS + 1
+    side.peers.tick(side.now, 0)
+    assert all(wire.is_closed for wire in wires)
+
+
+def test_a_link_that_ends_while_its_frames_are_handled_is_read_no_further() -> None:
+    dialer, acceptor = Side(ME), Side(PEER, ("n1",))
+    _dialed, accepted = connect(dialer, acceptor)
+    acceptor.news.clear()
+    received = acceptor.received
+
+    def refuse(peer: MemberId, number: int, message: Message, body: bytes | memoryview) -> None:
+        received(peer, number, message, body)
+        acceptor.peers.hang_up(peer, number, "refused")
+
+    acceptor.received = refuse  # type: ignore[method-assign]
+    accepted.receive(frame(Heartbeat(1, -1, 1)) + frame(Heartbeat(1, -1, 2)))
+    assert acceptor.news == [("n1", 1, Heartbeat(1, -1, 1), b""), ("n1", 1, Link.CONTROL, False)]

@@ -1,0 +1,262 @@
+"""Exactly-once writes without Spark around them: a driver, its tasks, and what each of them may repeat."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from ropewalk.client.core.messages import Message
+from ropewalk.errors import OutcomeUnknown
+from ropewalk.format.remoting import Command
+from ropewalk.spark.options import BadOption, Options, parse_options
+from ropewalk.spark.sink.exact import Run, SinkDriver, TaskIdentity, TaskResult
+from ropewalk.spark.sink.reading_back import ReadingBackSender
+from ropewalk.spark.sink.routes import WriteFailed
+from ropewalk.spark.sink.row_keys import RowKeys
+from ropewalk.spark.sink.rows import Outgoing, RowRefused
+from ropewalk.spark.sink.send import Target, check_sink_options
+from ropewalk.spark.sink.writer import sender_of
+from ropewalk.testing import RopewalkBroker
+
+SINKS = itertools.count()
+
+
+def options_of(broker: RopewalkBroker, topic: str, sink_id: str, **given: Any) -> Options:
+    raw = {
+        "nameServer": broker.namesrv, "topic": topic, "delivery": "exactly-once", "sinkId": sink_id,
+        "batchMessages": "10", **given,
+    }  # fmt: skip
+    return parse_options(raw, "write", {})
+
+
+class Sink:
+    """One pipeline over a topic of the test's broker."""
+
+    def __init__(self, broker: RopewalkBroker, queues: int = 3, **given: Any) -> None:
+        self.broker = broker
+        self.topic = broker.topic(queues=queues)
+        self.sink_id = f"sink-{next(SINKS)}"
+        self.options = options_of(broker, self.topic, self.sink_id, **given)
+        self._attempts = itertools.count()
+
+    def begin(self) -> Run:
+        driver = SinkDriver(self.options)
+        try:
+            return driver.begin()
+        finally:
+            driver.close()
+
+    def commit(self, results: list[TaskResult]) -> None:
+        driver = SinkDriver(self.options)
+        try:
+            driver.commit(results)
+        finally:
+            driver.close()
+
+    def task(
+        self, run: Run, rows: Iterable[object], batch: int = 0, partition: int = 0, query: str = "q",
+        attempt: int | None = None,
+    ) -> TaskResult:  # fmt: skip
+        number = next(self._attempts) if attempt is None else attempt
+        sender = sender_of(self.options, run, TaskIdentity(query, batch, partition, number))
+        try:
+            for row in rows:
+                sender.add(Outgoing(self.topic, Message(str(row).encode(), keys=f"k{row}"), 20))
+            sender.finish()
+            return sender.result()
+        finally:
+            sender.close()
+
+    def bodies(self, count: int) -> list[int]:
+        return sorted(int(record.body) for record in self.broker.messages(self.topic, count))
+
+
+@pytest.fixture
+def sink(ropewalk_broker: RopewalkBroker) -> Sink:
+    return Sink(ropewalk_broker)
+
+
+@pytest.fixture(params=["keys compared by the broker", "read back"])
+def either(
+    request: pytest.FixtureRequest, ropewalk_broker: RopewalkBroker, monkeypatch: pytest.MonkeyPatch
+) -> Sink:
+    """A sink in either way; what Apache RocketMQ itself makes of the second is tests/compat's."""
+    if request.param == "read back":
+        monkeypatch.setattr(SinkDriver, "_init", lambda *_given: None)
+    return Sink(ropewalk_broker)
+
+
+def test_a_batch_that_is_run_again_in_part_and_in_another_order_is_stored_once(either: Sink) -> None:
+    run = either.begin()
+    either.task(run, range(60))  # a task whose answer nobody heard
+    again = either.begin()  # a driver that came back
+    results = [either.task(again, reversed(range(100))), either.task(again, range(50), partition=1)]
+    either.commit(results)
+    assert either.bodies(150) == sorted([*range(100), *range(50)])
+    after = either.begin()
+    either.commit([either.task(after, range(30), batch=1)])
+    assert len(either.bodies(180)) == 180
+
+
+def test_equal_rows_of_one_task_are_all_stored_and_none_of_them_twice(either: Sink) -> None:
+    run = either.begin()
+    either.task(run, [7, 7, 8])
+    results = [either.task(run, [8, 7, 9, 7, 7])]
+    either.commit(results)
+    assert either.bodies(5) == [7, 7, 7, 8, 9]
+
+
+def test_a_batch_that_was_committed_is_repeated_without_a_row(either: Sink) -> None:
+    either.commit([either.task(either.begin(), range(40), batch=3)])
+    replay = either.begin()  # Spark did not write down that the batch was done
+    either.commit([either.task(replay, reversed(range(40)), batch=3)])
+    assert either.bodies(40) == list(range(40))
+    other = either.begin()
+    with pytest.raises(WriteFailed, match=r"batch 3 of sink .* other rows .* deterministic"):
+        either.commit([either.task(other, range(41), batch=3)])
+    assert either.bodies(40) == list(range(40))
+
+
+def test_a_zombie_of_any_kind_appends_nothing(sink: Sink) -> None:
+    first = sink.begin()
+    sink.task(first, range(5), attempt=8)
+    with pytest.raises(WriteFailed, match=r"attempt 7 of partition 0 .* is over"):
+        sink.task(first, range(100, 105), attempt=7)
+    second = sink.begin()
+    with pytest.raises(WriteFailed, match=r"epoch 2 .* is over: epoch 3 has begun"):
+        sink.task(first, range(100, 105), attempt=20)
+    results = [sink.task(second, range(5))]
+    with pytest.raises(WriteFailed, match="is over"):
+        sink.commit([TaskResult(first, *_rest(results[0]))])
+    sink.commit(results)
+    with pytest.raises(WriteFailed, match="was committed"):
+        sink.task(second, range(100, 105))
+    assert sink.bodies(5) == list(range(5))
+
+
+def _rest(result: TaskResult) -> tuple[Any, ...]:
+    return result.identity, result.rows, result.total, result.by_broker, result.ends
+
+
+def test_a_plan_that_gives_other_rows_is_told_at_its_commit(either: Sink) -> None:
+    either.task(either.begin(), [1, 2, 3])
+    again = either.begin()
+    with pytest.raises(WriteFailed, match="not deterministic"):
+        either.commit([either.task(again, [1, 2, 4])])
+
+
+def test_a_request_without_an_answer_is_looked_for_before_it_is_sent_again(
+    ropewalk_broker: RopewalkBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SinkDriver, "_init", lambda *_given: None)
+    monkeypatch.setattr("ropewalk.spark.sink.reading_back._LATE_S", 0.05)
+    sink = Sink(ropewalk_broker)
+    lost: list[object] = []
+    handle = ReadingBackSender._handle_answer
+
+    def forget(self: ReadingBackSender, target: Target, answer: Command) -> bool:
+        if len(lost) < 3:
+            lost.append(answer)  # stored, and nobody hears of it
+            self._retry(target, OutcomeUnknown("the connection broke"))
+            return False
+        return handle(self, target, answer)
+
+    monkeypatch.setattr(ReadingBackSender, "_handle_answer", forget)
+    run = sink.begin()
+    results = [sink.task(run, range(100))]
+    assert len(lost) == 3
+    sink.commit(results)
+    assert sink.bodies(100) == list(range(100))
+    assert results[0].by_broker == {"broker-a": 100}
+
+
+def test_a_sink_that_reads_back_reads_only_behind_the_last_batch(
+    ropewalk_broker: RopewalkBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SinkDriver, "_init", lambda *_given: None)
+    sink = Sink(ropewalk_broker)
+    for batch in range(3):
+        run = sink.begin()
+        assert run.anchors is not None
+        assert run.anchors.offsets == run.anchors.ends
+        sink.commit([sink.task(run, range(20), batch=batch)])
+    # A driver that repeats the batch before knows it as committed; one with another checkpoint does not.
+    run = sink.begin()
+    assert run.anchors is not None
+    assert run.anchors.committed_digest("q", 2) == run.anchors.marks["broker-a"][1]
+    assert run.anchors.committed_digest("q", 1) == -1
+    assert run.anchors.committed_digest("q", 3) is None
+    assert run.anchors.committed_digest("other", 0) is None
+    assert run.anchors.covers_brokers(["broker-a", "broker-b"])
+    assert not run.anchors.covers_brokers(["broker-b"])
+
+
+def test_a_sink_waits_for_its_topic_in_words(ropewalk_broker: RopewalkBroker) -> None:
+    options = options_of(ropewalk_broker, "nowhere", "nowhere-sink", sendTimeoutMs="300")
+    driver = SinkDriver(options)
+    with pytest.raises(
+        WriteFailed, match=r"topic nowhere does not exist.*ropewalk admin topic create nowhere"
+    ):
+        driver.begin()
+    driver.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"sinkId": "a b"}, r"sinkId is 'a b': letters, digits"),
+        ({"sinkId": "x" * 65}, "65 characters"),
+        ({"topic": "a,b"}, "writes to one topic"),
+        ({"routing": "any"}, "needs routing=key"),
+        ({"waitStoreOk": "false"}, "waitStoreOk"),
+    ],
+)
+def test_options_that_do_not_go_with_exactly_once_are_refused(given: dict[str, str], says: str) -> None:
+    raw = {"nameServer": "h:1", "topic": "T", "delivery": "exactly-once", "sinkId": "S", **given}
+    with pytest.raises(BadOption, match=says):
+        check_sink_options(parse_options(raw, "write", {}))
+
+
+def test_a_delayed_row_is_refused(sink: Sink) -> None:
+    sender = sender_of(sink.options, sink.begin(), TaskIdentity("q", 0, 0))
+    with pytest.raises(RowRefused, match="no delayed rows"):
+        sender.add(Outgoing(sink.topic, Message(b"x", delay_level=3), 1))
+    sender.close()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Message(b"y", keys="k", tags="t", properties={"a": "1"}),
+        Message(b"x", keys="l", tags="t", properties={"a": "1"}),
+        Message(b"x", keys="k", tags="u", properties={"a": "1"}),
+        Message(b"x", keys="k", tags="t", properties={"a": "2"}),
+        Message(b"x", keys="k", tags="t", properties={"b": "1"}),
+        Message(b"x", keys="k", tags="t", properties={"a": "1"}, flag=1),
+        Message(b"x", keys="k", tags="t", properties={"a": "1"}, group="g"),
+    ],
+)
+def test_every_part_of_a_row_counts_for_its_key(other: Message) -> None:
+    one = Message(b"x", keys="k", tags="t", properties={"a": "1"})
+    assert _key(one) == _key(Message(b"x", keys="k", tags="t", properties={"a": "1"}))
+    assert _key(one) != _key(other)
+    assert _key(one, queue=1) != _key(one)
+
+
+def _key(message: Message, queue: int | None = None) -> bytes:
+    key = RowKeys("S", "q", 0, 0).key_of(Outgoing("T", message, 1, queue))
+    assert len(key) == 16
+    assert b"/" not in key
+    return key
+
+
+def test_unique_keys_of_a_row_are_the_same_in_each_attempt(sink: Sink) -> None:
+    def unique(rows: Sequence[int]) -> set[str]:
+        keys = RowKeys("S", "q", 0, 0)
+        return {keys.unique_key(keys.key_of(Outgoing("T", Message(b"%d" % row), 1))) for row in rows}
+
+    assert unique([1, 2, 2]) == unique([2, 1, 2])
+    assert len(unique([1, 2, 2])) == 3
