@@ -188,6 +188,7 @@ class Broker:
             disk,
             boot,
             lambda: Worker("ropewalk-delay", self.store.completions),
+            has_page=not self.store.may_be_cut,
         )
         self.on_topics_changed: Callable[[], None] = lambda: None
         self.on_settings_changed: Callable[[dict[str, str]], None] = lambda changes: None
@@ -323,7 +324,7 @@ class Broker:
     def _make_group(self) -> GroupMember:
         context = self.context
         if context.config.enable_d_leger_commit_log:
-            return LedgerMember(context, self._wake, self._ledger_storage)
+            return LedgerMember(context, self._wake, self._ledger_storage, self._take_back_deliveries)
         run = f"{context.rng.getrandbits(64):016x}"
         return MasterSlaveMember(context, run, follow_delays=self._follow_delays)
 
@@ -521,6 +522,11 @@ class Broker:
         self.delays.follow(offsets)
         self._delay_progress.note(offsets, self.store.log.end_offset)
 
+    def _take_back_deliveries(self) -> None:
+        """Count as delivered what was committed: another leader delivers the rest, or this one again."""
+        self.delays.follow(self._delay_progress.take_back())
+        self.timers.take_back()
+
     def _delay_offsets(self) -> dict[str, Any]:
         """How far each delay level has been delivered, as code 45 carries it to slaves."""
         return {
@@ -657,7 +663,7 @@ class Broker:
         """Put back the delayed messages that are due; what is too much for one turn is left to the next."""
         refused = self._refusal() is not None
         self._delays_behind = not refused and self.delays.run()
-        self._timers_behind = (not refused or self.store.follower is not None) and self.timers.run()
+        self._timers_behind = (not refused or self.store.follows) and self.timers.run()
         if self._delays_behind or self._timers_behind:
             self._wake()
         self._note_delays()
