@@ -228,6 +228,7 @@ _HONOURED: Final = (
     _long("outgoingBytesMax", 8 * MIB, 64 * KIB, GIB),
     _int("bulkReadMaxBytes", 4 * MIB, 64 * KIB, 15 * MIB),
     _int("sinkExpiryHours", 168, 1, 87_600),
+    _int("sinkWindowRowsMax", 5_000_000, 1),
     _bool("fastPathEnable", True),
     # How much of the log's end a start checks in full; what the scrubber may read in a second, 0 for none.
     _long("checkAtStartBytes", 16 * MIB, 0),
