@@ -131,7 +131,7 @@ class DelayProgress:
         self.generation += 1
 
     def take_back(self) -> dict[int, int]:
-        """Go back to what is durable, and return it: the copies behind it may be cut."""
+        """Go back to the durable offsets, and return them: copies behind them may be cut."""
         self._pending, self._newest = None, (0, self._durable)
         return dict(self._durable)
 

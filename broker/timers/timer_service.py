@@ -182,7 +182,7 @@ class TimerService:
         self.timers.follow(progress.read_ms)
 
     def take_back(self) -> None:
-        """Go back to what is delivered for good: the copies behind it may be cut."""
+        """Go back to the durable progress: copies behind it may be cut."""
         self.follow(self._durable)
 
     def _abandon_walk(self) -> None:
