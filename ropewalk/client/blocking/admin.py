@@ -137,5 +137,6 @@ class Admin:
     restore_write_permission = _held(AdminCore.restore_write_permission)
     clean_unused_topics = _held(AdminCore.clean_unused_topics)
     sinks = _held(AdminCore.sinks)
+    ledger_status = _held(AdminCore.ledger_status)
     forget_sink = _held(AdminCore.forget_sink)
     name_server_config = _held(AdminCore.name_server_config)
