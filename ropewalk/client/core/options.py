@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
-from os import PathLike
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -67,7 +66,7 @@ def _check(name: str, value: Any, default: Any) -> None:
         if not isinstance(value, str):
             raise TypeError(f"{name} is text, and not {value!r}")
     elif name in PATHS:
-        if value is not None and not isinstance(value, str | PathLike):
+        if value is not None and not isinstance(value, str) and not hasattr(value, "__fspath__"):
             raise TypeError(f"{name} is a path, and not {value!r}")
     elif isinstance(default, bool):
         if not isinstance(value, bool):
