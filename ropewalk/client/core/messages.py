@@ -85,7 +85,7 @@ class Message(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
             # A mistake of the program, told where it was made and not where the message is sent.
-            raise TypeError(f"the body must be bytes, not {type(self.body).__name__}")
+            raise TypeError(_no_bytes(self.body))
         if self.tags is not None and not isinstance(self.tags, str):
             raise TypeError(f"tags is one tag, as text, and not {self.tags!r}")
         if self.group is not None and not isinstance(self.group, str):
@@ -326,6 +326,11 @@ def message_properties(message: Message, unique_key: str) -> bytes:
     properties.setdefault(P.WAIT, "true")
     properties[P.UNIQ_KEY] = unique_key
     return encode_properties(properties)
+
+
+def _no_bytes(body: object) -> str:
+    hint = ": encode it, as in text.encode()" if isinstance(body, str) else ""
+    return f"the body must be bytes, not {type(body).__name__}{hint}"
 
 
 def _check_numbers(*numbers: object) -> None:

@@ -332,7 +332,7 @@ def test_oneway_is_counted_apart() -> None:
 
 
 def test_a_body_that_is_no_bytes_is_told_when_the_message_is_made() -> None:
-    with pytest.raises(TypeError, match="the body must be bytes, not str"):
+    with pytest.raises(TypeError, match="the body must be bytes, not str: encode it"):
         Message("text")  # type: ignore[arg-type]
 
 
