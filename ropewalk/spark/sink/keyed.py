@@ -41,7 +41,7 @@ class KeyedSender(Sender):
             raise RowRefused(
                 "delivery=exactly-once takes no delayed rows: they would reach their queue later"
             )
-        row.key = self._row_keys.key_of(row)
+        row.digest = self._row_keys.digest_of(row)
         if self._finished and self._queue(row).broker_name in self._finished:
             self.sent.known += 1
         elif self._is_new(row):
@@ -66,7 +66,7 @@ class KeyedSender(Sender):
             (
                 row.message.flag,
                 row.message.body,
-                message_properties(row.message, keys.unique_key(row.key)) + keys.property_of(row.key),
+                message_properties(row.message, keys.unique_key(row.digest)) + keys.property_of(row.digest),
             )
             for row in rows
         )
