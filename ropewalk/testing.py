@@ -13,6 +13,9 @@ temporary folder that is removed at the end. Tests do not meet on it because eve
 broker between tests because it has no way to leak. A delayed message of an earlier test, a consumer that still lives,
 a commit on its way: each of them still has its old name, and nothing has to be waited for.
 
+The helpers block. A test that is a coroutine waits in another thread, so that its event loop goes on:
+`await asyncio.to_thread(ropewalk_broker.messages, topic, 1)`.
+
 A program whose names cannot be chosen takes `ropewalk_own_broker`: a process of its own for one test, ready in about
 half a second. It is also the one to kill. `ropewalk_settings` is the fixture to override for configuration:
 
@@ -33,6 +36,7 @@ broker's own words, where no ready line comes within `READY_TIMEOUT_S` seconds.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import itertools
 import json
@@ -313,7 +317,7 @@ class RopewalkBroker:
         deadline = time.monotonic() + timeout
         while not condition():
             if time.monotonic() >= deadline:
-                raise TimeoutError(f"{what}: not within {timeout:g} s")
+                raise TimeoutError(f"{what}: not within {timeout:g} s{_hint_of_a_loop()}")
             time.sleep(0.005)
 
     def close(self) -> None:
@@ -352,6 +356,23 @@ class RopewalkBroker:
             return len(self.client.read_queues(topic)) == count
         except Rejected:
             return False
+
+
+def _hint_of_a_loop() -> str:
+    """Return a sentence for a wait in the thread of an event loop, which stood still meanwhile."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        if "trio" not in sys.modules:
+            return ""
+        import trio
+
+        if not trio.lowlevel.in_trio_run():
+            return ""
+    return (
+        ". Meanwhile the event loop of this thread stood still, with what the test runs in it: wait in another thread, "
+        "as in await asyncio.to_thread(ropewalk_broker.messages, topic, 1), or with anyio.to_thread.run_sync"
+    )
 
 
 @pytest.fixture(scope="session")

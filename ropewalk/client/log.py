@@ -34,19 +34,17 @@ class EventLogger:
 
     def info(self, event: str, **fields: object) -> None:
         """Log an event at level INFO."""
-        self._log(logging.INFO, event, fields)
+        self._log(logging.INFO, event, fields, None)
 
-    def warning(self, event: str, **fields: object) -> None:
-        """Log an event at level WARNING."""
-        self._log(logging.WARNING, event, fields)
+    def warning(self, event: str, *, exc_info: BaseException | None = None, **fields: object) -> None:
+        """Log an event at level WARNING, with the traceback of an exception."""
+        self._log(logging.WARNING, event, fields, exc_info)
 
     def error(self, event: str, *, exc_info: BaseException | None = None, **fields: object) -> None:
         """Log an event at level ERROR, with the traceback of an exception."""
         self._log(logging.ERROR, event, fields, exc_info)
 
-    def _log(
-        self, level: int, event: str, fields: dict[str, object], exc_info: BaseException | None = None
-    ) -> None:
+    def _log(self, level: int, event: str, fields: dict[str, object], exc_info: BaseException | None) -> None:
         if not self._target.isEnabledFor(level):
             return
         kept = {name: value for name, value in fields.items() if value is not None}
@@ -100,7 +98,7 @@ class Troubles:
         text = str(reason)
         if self._told.get(key) != text:
             self._told[key] = text
-            logger().warning(event, **fields, reason=text)
+            logger().warning(event, exc_info=None, **fields, reason=text)
 
     def is_known(self, key: Hashable) -> bool:
         """Return True while a trouble goes on."""
