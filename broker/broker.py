@@ -39,6 +39,8 @@ from broker.remoting.rpc_times import Kind
 from broker.remoting.session import PULL_FAMILY, Handlers, PartialFrameBudget, Session
 from broker.remoting.shell import Connection
 from broker.replication.group_member import GroupMember
+from broker.replication.ledger_files import refuse_other_mode
+from broker.replication.ledger_member import LedgerMember
 from broker.replication.master_slave import Replication
 from broker.replication.master_slave_member import MasterSlaveMember
 from broker.replication.member import HaMember
@@ -57,6 +59,7 @@ from broker.timers.timer_service import TimerService
 from broker.transactions.end import EndTransaction
 from broker.transactions.service import TransactionService
 from broker.waiting.pending_acks import AckQueue
+from ha.dledger.storage import LogStorage, ReplicaStore
 from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.routes import BrokerData, QueueData, TopicRoute
 from ropewalk.codes import Permission, RequestCode, ResponseCode
@@ -174,8 +177,7 @@ class Broker:
         self.bulk_reader = BulkReader(
             self.store.log, self.store.completions, warm_window=config.warm_window_bytes
         )
-        member = MasterSlaveMember(context, f"{rng.getrandbits(64):016x}", follow_delays=self._follow_delays)
-        self.group: GroupMember = member
+        self.group = self._make_group()
         self.group.on_role = self._role_changed
         self.metrics = Metrics(context, self.count_metrics)
         self._delays_behind = self._timers_behind = False
@@ -186,6 +188,7 @@ class Broker:
             disk,
             boot,
             lambda: Worker("ropewalk-delay", self.store.completions),
+            has_page=not self.store.may_be_cut,
         )
         self.on_topics_changed: Callable[[], None] = lambda: None
         self.on_settings_changed: Callable[[dict[str, str]], None] = lambda changes: None
@@ -281,21 +284,19 @@ class Broker:
         self.requests.register(self.handlers)
         timer_requests.register(self.handlers)
         Queries(context).register(self.handlers)
-        self.admin = Admin(
-            AdminContext(
-                context,
-                reconfigure=self.reconfigure,
-                settings_changed=self._settings_changed,
-                delay_offsets=self._delay_offsets,
-            ),
-            member.member,
-            member.replication,
-            self.sinks,
+        admin = AdminContext(
+            context,
+            reconfigure=self.reconfigure,
+            settings_changed=self._settings_changed,
+            delay_offsets=self._delay_offsets,
         )
+        self.admin = Admin(admin, self.group, self.sinks)
         self.admin.register(self.handlers)
         self.handlers.cold[RequestCode.CONSUMER_SEND_MSG_BACK] = send_back.handle
         self.handlers.cold.update(ends.handlers)
         self.fast_handlers = self.handlers.without(PULL_FAMILY)
+        self._queues_adopted = 0
+        """How many queues there were when topics were last made for them."""
         self._published_generation = -1
         self._topics_stale = False
         self.budget = PartialFrameBudget()
@@ -322,6 +323,18 @@ class Broker:
         assert isinstance(self.group, MasterSlaveMember)
         return self.group.member
 
+    def _make_group(self) -> GroupMember:
+        context = self.context
+        if context.config.enable_d_leger_commit_log:
+            return LedgerMember(context, self._wake, self._ledger_storage, self._take_back_deliveries)
+        run = f"{context.rng.getrandbits(64):016x}"
+        return MasterSlaveMember(context, run, follow_delays=self._follow_delays)
+
+    def _ledger_storage(self) -> tuple[LogStorage, ReplicaStore]:
+        log, replica = self.store.entry_log, self.store.replica
+        assert log is not None and replica is not None, "the store is not open in DLedger mode"
+        return log, replica
+
     def count_metrics(self) -> tuple[list[Family | HistogramFamily], list[Source]]:
         """Return the metric families that are known at once, and the jobs that bring the rest."""
         from broker.metrics import families  # nothing of it is needed before somebody asks
@@ -330,6 +343,7 @@ class Broker:
             families.MetricSources(
                 self.context,
                 self.group.role,
+                self.group.ledger_status() if isinstance(self.group, LedgerMember) else None,
                 self.transactions,
                 self.sinks,
                 self.admin.waiting,
@@ -342,6 +356,7 @@ class Broker:
 
     def open(self) -> None:
         """Open the store and load the tables. Blocks."""
+        refuse_other_mode(self.config)
         self.group.load()
         recovered = self.store.open()
         for finding in recovered.findings:
@@ -405,6 +420,8 @@ class Broker:
 
     def _adopt_orphans(self, now: int) -> None:
         """A topic whose creation did not reach its file before a crash: its messages are here, so it exists."""
+        if self.store.may_be_cut:
+            self._widen_topics(now)
         for name, queues in self.store.queues.items():
             if name in HIDDEN_TOPICS:
                 continue
@@ -420,6 +437,21 @@ class Broker:
                     )
                     continue
                 log.warning("topic in the log but in no config file; served again", topic=name, queues=count)
+
+    def _widen_topics(self, now: int) -> None:
+        """Serve every queue with messages of a topic that another member made, with more queues than are known here."""
+        for name, queues in self.store.queues.items():
+            config = self.topics.get(name)
+            count = max((id + 1 for id, queue in queues.items() if queue.next_offset), default=0)
+            if config is not None and config.read_queues < count and not self.topics.is_system(name):
+                self.topics.update(replace(config, read_queues=count, write_queues=count), now)
+
+    def _adopt_new_queues(self) -> None:
+        """Make the topics of messages that the leader has sent, so that a follower serves them."""
+        count = sum(map(len, self.store.queues.values()))
+        if count != self._queues_adopted:
+            self._queues_adopted = count
+            self._adopt_orphans(self.context.now_ms())
 
     def dumps(self) -> dict[Path, tuple[int, Callable[[], bytes]]]:
         """The config files: path -> (a number that changes with the content, how to make the text)."""
@@ -509,6 +541,11 @@ class Broker:
         self.delays.follow(offsets)
         self._delay_progress.note(offsets, self.store.log.end_offset)
 
+    def _take_back_deliveries(self) -> None:
+        """Count as delivered what was committed: another leader delivers the rest, or this one again."""
+        self.delays.follow(self._delay_progress.take_back())
+        self.timers.take_back()
+
     def _delay_offsets(self) -> dict[str, Any]:
         """How far each delay level has been delivered, as code 45 carries it to slaves."""
         return {
@@ -552,7 +589,7 @@ class Broker:
             owed,
             self.store.log.end_offset,
             now + self.config.sync_flush_timeout,
-            now + self.config.slave_timeout,
+            now + self.group.patience_ms,
             kinds=kinds,
             read_at=read_at,
         )
@@ -560,7 +597,7 @@ class Broker:
     def _session_closed(self, session: Session) -> None:
         self.held_pulls.release(session)
         self.transactions.targets.closed(session)
-        self.admin.ha.forget(session)
+        self.admin.forget(session)
         self.requests.notify(self.clients.closed(session))
 
     def _refusal(self) -> tuple[int, str] | None:
@@ -645,7 +682,7 @@ class Broker:
         """Put back the delayed messages that are due; what is too much for one turn is left to the next."""
         refused = self._refusal() is not None
         self._delays_behind = not refused and self.delays.run()
-        self._timers_behind = (not refused or self.store.follower is not None) and self.timers.run()
+        self._timers_behind = (not refused or self.store.follows) and self.timers.run()
         if self._delays_behind or self._timers_behind:
             self._wake()
         self._note_delays()
@@ -689,7 +726,8 @@ class Broker:
 
     def _flushed(self) -> int:
         """Through where answers need not wait for the disk."""
-        return self.store.flushed_offset if self.store.config.sync_flush else NO_LIMIT
+        waits = self.store.config.sync_flush and not self.group.covers_flush
+        return self.store.flushed_offset if waits else NO_LIMIT
 
     def tick(self) -> None:
         """The work of time, several times a second: flush, expire, look ahead."""
@@ -697,6 +735,8 @@ class Broker:
         now = self.context.monotonic_ms()
         self.store.tick()
         self.group.tick()
+        if self.store.may_be_cut and self.store.follows:
+            self._adopt_new_queues()
         if (status := self.group.status(self.context.ha_status, self.context.now_ms())) is not None:
             self.context.ha_status = status
         for finding in self.store.take_findings():
@@ -793,6 +833,9 @@ def _store_config(config: BrokerConfig, host: bytes) -> StoreConfig:
         store_host=host,
         segment_size=config.mapped_file_size_commit_log,
         queue_file_size=config.mapped_file_size_consume_queue,
+        ledger=config.store_path_root_dir / f"dledger-{config.d_leger_self_id}"
+        if config.enable_d_leger_commit_log
+        else None,
         sync_flush=config.flush_disk_type == "SYNC_FLUSH",
         flush_interval_ms=config.flush_interval_commit_log,
         warm_window=config.warm_window_bytes,

@@ -41,10 +41,10 @@ from broker.remoting.shell import Session as Served
 from broker.replication.group_member import LogCut, OwnGroup
 from broker.service_manager import notify
 from broker.settings.config import BrokerConfig, ConfigError, keep_settings, load_config
+from broker.settings.dledger import peers_of
 from broker.settings.keys import Mark
 from broker.state import json_file
 from broker.web.server import MetricsServer
-from ha.stream.connection import HaConnection
 from ropewalk.client.core.addresses import Address
 from ropewalk.client.core.ids import ip_of, local_ip
 from ropewalk.errors import RopewalkError
@@ -157,7 +157,8 @@ class BrokerProcess:
         self._save_soon = trio.Event()
         self._settings: dict[str, str] = {}  # changed while running, not yet in the file
         self._registrar: Registrar
-        self._guard: RouteGuard
+        self._guard: RouteGuard | None = None
+        """None in DLedger mode: there a term decides between two that claim one place."""
         self._routes: RouteFinder
         self._metrics_server: MetricsServer | None = None
         self._ports: _Ports
@@ -213,19 +214,20 @@ class BrokerProcess:
             raise StartFailed(
                 f"cannot use {exc.filename or root} (storePathRootDir is {root}): {exc.strerror}"
             ) from exc
-        self._guard = RouteGuard(
-            config.broker_cluster_name,
-            config.broker_name,
-            f"{config.broker_ip1}:{port}",
-            lambda: self.broker.member.record,
-            config.ropewalk_secret,
-        )
+        if not config.enable_d_leger_commit_log:
+            self._guard = RouteGuard(
+                config.broker_cluster_name,
+                config.broker_name,
+                f"{config.broker_ip1}:{port}",
+                lambda: self.broker.member.record,
+                config.ropewalk_secret,
+            )
         self._registrar = Registrar(
             {
                 "brokerName": config.broker_name,
                 "brokerAddr": f"{config.broker_ip1}:{port}",
                 "clusterName": config.broker_cluster_name,
-                "haServerAddr": f"{config.broker_ip2}:{ha}",
+                "haServerAddr": self.broker.group.ha_address,
                 "brokerId": str(self.broker.group.broker_id),
                 "heartbeatTimeoutMillis": "120000",
             },
@@ -255,9 +257,8 @@ class BrokerProcess:
             rng=random.Random(),
             wake=self.shell.wake,
         )
-        broker.member.ha_address = f"{config.broker_ip2}:{ports.ha}"
-        if ports.namesrv is not None:
-            broker.member.name_server = f"{config.broker_ip1}:{ports.namesrv}"
+        own = f"{config.broker_ip1}:{ports.namesrv}" if ports.namesrv is not None else ""
+        broker.group.bound(ports.ha, own)
         return broker
 
     def _join(self) -> None:
@@ -302,11 +303,18 @@ class BrokerProcess:
         )
         return port, fast
 
-    def _new_replica(self, link: Connection) -> HaConnection:
-        return self.broker.replication.new_session(link)
+    def _new_member(self, link: Connection) -> Served:
+        return self.broker.group.accept(link)
 
     def _bind_ha(self) -> int:
-        return self._listen("haListenPort", self.config.ha_listen_port, self._new_replica)
+        """Listen for other members; return the port."""
+        config = self.config
+        if config.enable_d_leger_commit_log:
+            (own,) = [
+                each for each in peers_of(config.d_leger_peers) if each.member == config.d_leger_self_id
+            ]
+            return self._listen("dLegerPeers", own.port, self._new_member)
+        return self._listen("haListenPort", config.ha_listen_port, self._new_member)
 
     def _bind_name_server(self) -> int:
         assert self.name_server is not None
@@ -341,9 +349,12 @@ class BrokerProcess:
             return self.shell.listen(self.config.bind_address, port, make)
         except OSError as exc:
             key = what if what in ("namesrvPort", "haListenPort") else "listenPort"
+            if what == "dLegerPeers":  # its port is known to the others: no free one will do
+                advice = "Stop what uses it, or give this member another port in everybody's dLegerPeers"
+            else:
+                advice = _way_out(exc, f"--set {key}=0", "--set bindAddress=ADDRESS")
             raise StartFailed(
-                f"cannot listen on {self.config.bind_address}:{port} ({what}): {exc.strerror}. "
-                + _way_out(exc, f"--set {key}=0", "--set bindAddress=ADDRESS")
+                f"cannot listen on {self.config.bind_address}:{port} ({what}): {exc.strerror}. {advice}"
             ) from exc
 
     def _topics_changed(self) -> None:
@@ -365,8 +376,9 @@ class BrokerProcess:
 
         Raises `StartFailed` instead where another living broker has this one's place at a name server.
         """
-        if (why := await self._guard.find_rival(self.config.namesrv_addr)) is not None:
-            raise StartFailed(why)
+        if self._guard is not None:
+            if (why := await self._guard.find_rival(self.config.namesrv_addr)) is not None:
+                raise StartFailed(why)
         with trio.open_signal_receiver(*_stop_signals()) as signals:
             print(ready_line, flush=True)  # who reads it may send a signal at once
             notify("READY=1")
@@ -524,7 +536,7 @@ class BrokerProcess:
             "broker": f"{config.broker_ip1}:{ports.broker}",
             "fast": None if ports.fast is None else f"{config.broker_ip1}:{ports.fast}",
             "namesrv": namesrv,
-            "ha": f"{config.broker_ip2}:{ports.ha}",
+            "ha": group.ha_address,
             "metrics": None if ports.metrics is None else f"{_shown_host(config)}:{ports.metrics}",
             "dataDir": str(config.store_path_root_dir.absolute()),
             "mode": words.mode,

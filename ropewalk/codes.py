@@ -372,6 +372,8 @@ class RequestCode:
     """List the sinks that write exactly once."""
     ROPEWALK_SINK_FORGET: Final = 30034
     """Forget a sink, and the rows of its open batch."""
+    ROPEWALK_LEDGER_STATUS: Final = 30040
+    """Show the status of a member of a DLedger group, as it sees itself and the others."""
 
 
 ROPEWALK_CODES: Final = range(30000, 30200)

@@ -13,12 +13,19 @@ temporary folder that is removed at the end. Tests do not meet on it because eve
 broker between tests because it has no way to leak. A delayed message of an earlier test, a consumer that still lives,
 a commit on its way: each of them still has its old name, and nothing has to be waited for.
 
+The helpers block. A test that is a coroutine waits in another thread, so that its event loop goes on:
+`await asyncio.to_thread(ropewalk_broker.messages, topic, 1)`.
+
 A program whose names cannot be chosen takes `ropewalk_own_broker`: a process of its own for one test, ready in about
 half a second. It is also the one to kill. `ropewalk_settings` is the fixture to override for configuration:
 
     @pytest.fixture(scope="session")
     def ropewalk_settings():
         return {"messageDelayLevel": "1s 2s 5s"}
+
+Brokers run on Linux. Where tests run elsewhere, or with `ropewalk-client`, which has no broker, ROPEWALK_TEST_NAMESRV
+names the name server of one that runs already, in a container say: `ropewalk_broker` is that one then, topics of the
+tests stay there, and tests that ask for `ropewalk_own_broker` are skipped.
 
 No broker of a fixture joins another cluster: it has a name server of its own, whatever NAMESRV_ADDR says. None outlives
 its pytest, not even one that is killed (-9): it watches a pipe whose other end dies with its parent.
@@ -29,10 +36,13 @@ broker's own words, where no ready line comes within `READY_TIMEOUT_S` seconds.
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import itertools
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -59,6 +69,9 @@ WAIT_S = 10.0
 _NAME_SERVERS = ("NAMESRV_ADDR", "ROPEWALK_NAMESRV_ADDR")
 """Variables that would make a test's broker register with a cluster of others, and take its messages."""
 
+OUTSIDE = "ROPEWALK_TEST_NAMESRV"
+"""The variable that names the name server of a broker that runs already, for the fixtures to use."""
+
 _BROKER = """
 import os, runpy, shutil, signal, sys, threading, time
 
@@ -83,6 +96,8 @@ finally:
 """`python -m ropewalk`, ended by the end of its standard input."""
 
 _prefixes = itertools.count(1)
+_RUN = secrets.token_hex(3)
+"""Tells the names of this session from those of earlier ones, at a broker that outlives the session."""
 
 
 class BrokerDidNotStart(RuntimeError):
@@ -93,7 +108,15 @@ class BrokerProcess:
     """A `ropewalk broker --ephemeral` in a process of its own, from its start to its end."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
-        """Start it and wait until it serves. `settings` are RocketMQ's configuration keys."""
+        """Start it and wait until it serves. `settings` are RocketMQ's configuration keys.
+
+        Raises `BrokerDidNotStart`, also where brokers do not run: there is none in `ropewalk-client`.
+        """
+        if importlib.util.find_spec("ropewalk.__main__") is None:
+            raise BrokerDidNotStart(
+                "ropewalk-client is installed, which has no broker: on Linux install ropewalk in its place; elsewhere "
+                f"set {OUTSIDE} to the name server of a broker that runs, in a container say (host:port)"
+            )
         self._folder = tempfile.TemporaryDirectory(prefix="ropewalk-test-")
         home = Path(self._folder.name)
         self.log = home / "broker.log"
@@ -164,11 +187,34 @@ class BrokerProcess:
         return ready
 
 
+class OutsideBroker:
+    """A broker outside of the tests, in a container say. It is left as it is, but for the topics of the tests."""
+
+    alive = True
+
+    def __init__(self, namesrv: str) -> None:
+        """Find the master. Raises `BrokerDidNotStart` when there is no name server, or no master."""
+        from ropewalk.client.blocking.admin import Admin
+        from ropewalk.errors import RopewalkError
+
+        self.namesrv = namesrv
+        """The address of its name server: what clients take."""
+        try:
+            with Admin(namesrv) as admin:
+                self.broker = admin.masters()[0].address
+                """The address of the broker itself."""
+        except RopewalkError as exc:
+            raise BrokerDidNotStart(f"{OUTSIDE}={namesrv}: {exc}") from exc
+
+    def close(self) -> None:
+        """Leave it running."""
+
+
 class RopewalkBroker:
     """A test's view of a broker: its address, names of the test's own, and helpers to look inside."""
 
-    def __init__(self, process: BrokerProcess, prefix: str) -> None:
-        self.process = process
+    def __init__(self, process: BrokerProcess | OutsideBroker, prefix: str) -> None:
+        self._place = process
         self.namesrv = process.namesrv
         """The address of the name server, `host:port`: what clients take."""
         self.broker = process.broker
@@ -176,6 +222,13 @@ class RopewalkBroker:
         self.prefix = prefix
         """The prefix of every name of this test; empty at a broker of the test's own."""
         self._client: Client | None = None
+
+    @property
+    def process(self) -> BrokerProcess:
+        """The broker's process. Raises `BrokerDidNotStart` where the broker is one that ran already."""
+        if isinstance(self._place, OutsideBroker):
+            raise BrokerDidNotStart(f"the broker is the one of {OUTSIDE}, whose process is not the tests'")
+        return self._place
 
     def name(self, plain: str) -> str:
         """Return a name that belongs to this test alone, the same for the same `plain`."""
@@ -264,7 +317,7 @@ class RopewalkBroker:
         deadline = time.monotonic() + timeout
         while not condition():
             if time.monotonic() >= deadline:
-                raise TimeoutError(f"{what}: not within {timeout:g} s")
+                raise TimeoutError(f"{what}: not within {timeout:g} s{_hint_of_a_loop()}")
             time.sleep(0.005)
 
     def close(self) -> None:
@@ -305,6 +358,23 @@ class RopewalkBroker:
             return False
 
 
+def _hint_of_a_loop() -> str:
+    """Return a sentence for a wait in the thread of an event loop, which stood still meanwhile."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        if "trio" not in sys.modules:
+            return ""
+        import trio
+
+        if not trio.lowlevel.in_trio_run():
+            return ""
+    return (
+        ". Meanwhile the event loop of this thread stood still, with what the test runs in it: wait in another thread, "
+        "as in await asyncio.to_thread(ropewalk_broker.messages, topic, 1), or with anyio.to_thread.run_sync"
+    )
+
+
 @pytest.fixture(scope="session")
 def ropewalk_settings() -> dict[str, str]:
     """RocketMQ configuration keys for the brokers of this session. Override it to set some."""
@@ -312,9 +382,9 @@ def ropewalk_settings() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def _ropewalk_processes(ropewalk_settings: dict[str, str]) -> Iterator[list[BrokerProcess]]:
+def _ropewalk_processes(ropewalk_settings: dict[str, str]) -> Iterator[list[BrokerProcess | OutsideBroker]]:
     """Return the shared process, once somebody needed it: at most one is alive."""
-    processes: list[BrokerProcess] = []
+    processes: list[BrokerProcess | OutsideBroker] = []
     yield processes
     for process in processes:
         process.close()
@@ -324,13 +394,15 @@ def _ropewalk_processes(ropewalk_settings: dict[str, str]) -> Iterator[list[Brok
 def ropewalk_broker(
     request: pytest.FixtureRequest,
     ropewalk_settings: dict[str, str],
-    _ropewalk_processes: list[BrokerProcess],
+    _ropewalk_processes: list[BrokerProcess | OutsideBroker],
 ) -> Iterator[RopewalkBroker]:
     """Return a broker shared by the session, with names that belong to this test alone."""
+    outside = os.environ.get(OUTSIDE, "")
     if not _ropewalk_processes or not _ropewalk_processes[-1].alive:
-        _ropewalk_processes.append(BrokerProcess(ropewalk_settings))
+        _ropewalk_processes.append(OutsideBroker(outside) if outside else BrokerProcess(ropewalk_settings))
     readable = re.sub(r"[^a-zA-Z0-9_]+", "_", request.node.name)[:40]
-    broker = RopewalkBroker(_ropewalk_processes[-1], f"t{next(_prefixes)}-{readable}-")
+    run = f"{_RUN}-" if outside else ""
+    broker = RopewalkBroker(_ropewalk_processes[-1], f"t{next(_prefixes)}-{run}{readable}-")
     yield broker
     broker.close()
 
@@ -338,6 +410,8 @@ def ropewalk_broker(
 @pytest.fixture
 def ropewalk_own_broker(ropewalk_settings: dict[str, str]) -> Iterator[RopewalkBroker]:
     """Return a broker for this test alone: names are what the program says, and it may be killed."""
+    if os.environ.get(OUTSIDE):
+        pytest.skip(f"{OUTSIDE} is set: there is one broker, and it is not this test's own")
     with BrokerProcess(ropewalk_settings) as process:
         broker = RopewalkBroker(process, "")
         yield broker

@@ -23,11 +23,14 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ropewalk.format.index import Geometry
 from ropewalk.format.queue_entry import ENTRY_SIZE
 from store.append import Appender
+from store.entries.entry_log import EntryLog
+from store.entry_host import EntryHost
 from store.follow import Follower
 from store.index.file import IndexPlace
 from store.index.helper import KeyIndex, ProcessIndex, WorkerIndex
@@ -40,6 +43,7 @@ from store.io.workers import Completions, Flusher, Helpers
 from store.log.commitlog import CommitLog
 from store.log.durable_bound import boot_id
 from store.log.limits import NO_LIMIT
+from store.log.placing import ENTRY, PLAIN, write_plain
 from store.log.preallocate import Preallocator
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue
@@ -50,6 +54,7 @@ from store.recovery.delay_levels import DEFAULT_LEVELS, DelayLevels
 from store.recovery.opening import Opening
 from store.recovery.record_scan import ScannedRecord
 from store.recovery.scan import Recovered
+from store.replica import Replica
 from store.retention.cleaner import Cleaner
 from store.retention.rules import RetentionRules
 from store.write_back import SYNC_SINGLY_MAX, WriteBack, unless_full
@@ -86,6 +91,8 @@ class StoreConfig:
     """How much of the log's end is checked before a start believes it, records and queue entries alike."""
     scrub_bytes_per_second: int = 0
     """The read rate of the scrubber, in bytes a second; 0 starts none."""
+    ledger: Path | None = None
+    """The directory of a log of entries, of DLedger mode; None is a plain store."""
 
 
 class MessageStore:
@@ -98,7 +105,8 @@ class MessageStore:
         helpers: Helpers | None = None,
     ) -> None:
         self.config = config
-        self.log = CommitLog(config.log_directory, config.segment_size, disk)
+        placing = ENTRY if config.ledger is not None else PLAIN
+        self.log = CommitLog(config.log_directory, config.segment_size, disk, placing)
         self.queues: dict[str, dict[int, ConsumeQueue]] = {}
         self.completions = Completions(wake)
         self.readable_offset = 0
@@ -158,8 +166,22 @@ class MessageStore:
             self._helpers,
             self.completions,
         )
+        self.entry_log: EntryLog | None = None
+        """The log of entries in DLedger mode: what a group's core saves, cuts, places and flushes."""
+        self.replica: Replica | None = None
+        """The part that has this store lead or follow in DLedger mode, while it is open."""
+        self._entry_host: EntryHost | None = None
+        """How far a log of entries is on the disk; `flushed_offset` counts of it what is shown, and never falls."""
+        if config.ledger is not None:
+            own = config.root / "ropewalk"
+            self.entry_log = EntryLog(config.ledger, own / "dledger", own / "tails", self.log, disk)
         self._appender = Appender(
-            self.log, config.store_host, self.reserve, self._write_back.dirty, self.pool
+            self.log,
+            config.store_host,
+            self.reserve,
+            self._write_back.dirty,
+            self.pool,
+            self.entry_log.writer if self.entry_log is not None else write_plain,
         )
         self._appender.deferred = config.sync_flush
         self._appender.now = self.now
@@ -195,13 +217,21 @@ class MessageStore:
         self._lock_fd = self._disk.lock(self.config.root / "lock")
         try:
             await_writer(self._disk, self._queues_lock)
-            self.recovered = self._opening.run()
+            if self.entry_log is not None:
+                self.recovered = self._opening.run_shown(partial(self._recover_entries, self.entry_log))
+                self.recovered.findings = self.entry_log.found.findings
+            else:
+                self.recovered = self._opening.run()
         except BaseException as exc:
             self.release()
             if isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(f"no room to recover the store {self.config.root}: {exc}") from exc
             raise
         return self.recovered
+
+    def _recover_entries(self, entry_log: EntryLog) -> int:
+        self.log.load()
+        return entry_log.recover().commit_pos
 
     def release(self) -> None:
         """Let go of a store that was recovered and not opened: it stays as a crash at this moment would leave it."""
@@ -222,6 +252,10 @@ class MessageStore:
                 file.sync()
             self.flushed_offset = self.log.flushed_offset = end
         self.readable_offset = end
+        if self.entry_log is not None:
+            # What is not known to be committed may be replaced: it is neither shown nor claimed.
+            end = self.entry_log.commit[2]
+            self.readable_offset = self.flushed_offset = self.log.flushed_offset = end
         self._last_store_ms = self.recovered.last_store_timestamp
         abnormal = self._disk.exists(self.config.root / "abort")
         self._disk.write_file(self.config.root / "abort", str(os.getpid()).encode())
@@ -231,7 +265,18 @@ class MessageStore:
             sum(queue.written - queue.first for queue in self._each_queue()),
             inherited=self._opening.inherited,
         )
-        self._preallocator.begin(end)
+        self._preallocator.begin(self.log.end_offset)
+        if (entry_log := self.entry_log) is not None:
+            self._entry_host = EntryHost(self.log, self._flusher, self._preallocator)
+            entry_log.begin(
+                self._entry_host,
+                self.completions,
+                self._helpers.worker("ropewalk-entries", self.completions),
+                self._helpers.worker("ropewalk-laggards", self.completions),
+            )
+            self.replica = Replica(
+                self, self._appender, entry_log.writer, entry_log.term_at, entry_log.commit
+            )
         self._open_index(abnormal)
         self._open_checksums(end)
         if self.config.retention is not None:
@@ -276,6 +321,7 @@ class MessageStore:
             self.config.segment_size,
             self.config.index,
             root / "ropewalk" / "index.lock",
+            self.log.placing.head_size,
         )
         if self.config.index_in_process:
             self.index = ProcessIndex(place, self._disk, self._now_ms, self.completions)
@@ -283,7 +329,7 @@ class MessageStore:
             worker = self._helpers.worker("ropewalk-index", self.completions)
             self.index = WorkerIndex(place, self._disk, self._now_ms, worker)
         self.index.start(
-            self.log.end_offset, self.log.min_offset, self._opening.index_checkpoint_ms, abnormal=abnormal
+            self.readable_offset, self.log.min_offset, self._opening.index_checkpoint_ms, abnormal=abnormal
         )
 
     # -- queues --------------------------------------------------------------------------------------
@@ -345,6 +391,8 @@ class MessageStore:
             return segments[-1]
         if self._preallocator.full is not None and self.log.spare is None:
             raise DiskFull(self._preallocator.full)  # the helper thread keeps asking: no turn has to
+        if self.entry_log is not None:
+            return self._next_or_busy(size)
         until = time.monotonic() + _SPARE_WAIT_S
         while self.log.spare is None and self._preallocator.spare_wanted and time.monotonic() < until:
             # The helper thread is creating this very file: waiting for it is shorter than refusing.
@@ -368,14 +416,29 @@ class MessageStore:
         self.request_flush()  # the sealed segment counts as durable soon: see above
         return segment
 
+    def _next_or_busy(self, size: int) -> Segment:
+        """Begin the next segment of a log of entries. Raises `DiskFull` at once: heartbeats wait for no file."""
+        segments = self.log.segments
+        assert self._entry_host is not None
+        is_behind = bool(segments) and self._entry_host.flushed_offset < segments[-1].base_offset
+        if is_behind:
+            self._entry_host.request_flush()
+        if is_behind or (self.log.spare is None and self._preallocator.spare_wanted):
+            raise DiskFull("busy: the next segment of the log is being prepared, try again")
+        segment = self.log.segment_for(size)
+        self._preallocator.full = None
+        return segment
+
     def begin_turn(self) -> None:
         """Fix the store time of the appends that follow."""
         self.now = self._appender.now = max(self._now_ms(), self._last_store_ms)
-        if self.follower is None:  # a slave's records were stored when their master says
+        if not self.follows:  # the records of a slave were stored when its master says
             self._last_store_ms = self.now
 
     def publish(self) -> None:
         """End a turn: let consumers see what may be seen, and ask for the flush that is owed."""
+        if self.entry_log is not None:
+            return  # both are the group's decision
         if self.config.sync_flush and self.whole_end > self.flushed_offset:
             self.request_flush()
         if self._appender.deferred or self.follower is not None:
@@ -442,27 +505,54 @@ class MessageStore:
         return self._last_store_ms
 
     @property
+    def follows(self) -> bool:
+        """Tell whether the log grows by another broker's records at present, and by none of this one."""
+        return self.follower is not None or (self.replica is not None and not self.replica.leads)
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Tell whether appended records may be taken back as long as they are not shown: in DLedger mode."""
+        return self.entry_log is not None
+
+    @property
     def whole_end(self) -> int:
         """The end of the last whole record: the end of the log, but for a slave that has part of one."""
         return self.log.end_offset if self.follower is None else self.follower.boundary
 
     def request_flush(self) -> None:
+        """Have all that is whole flushed soon."""
+        if self._entry_host is not None:
+            self._entry_host.request_flush()
+            return
         assert self._flusher is not None
         end = self.whole_end
         self._flusher.request(end, self.log.unflushed(end))
 
     def flush_now(self) -> None:
         """Flush the log up to its last whole record. Blocks: for a broker that closes."""
-        while self.flushed_offset < self.whole_end:
+        while (
+            self.flushed_offset if self._entry_host is None else self._entry_host.flushed_offset
+        ) < self.whole_end:
             self.request_flush()
             self._helpers.pause()
             self.run_completions()
 
     def _note_flushed(self, offset: int) -> None:
+        if self._entry_host is not None and self.entry_log is not None:
+            self._entry_host.flushed_offset = offset
+            self._claim_flushed()
+            self.entry_log.flushed(offset)
+            return
         assert self.flushed_offset <= offset <= self.whole_end, (self.flushed_offset, offset, self.whole_end)
         self.flushed_offset = self.log.flushed_offset = offset
         if self.config.sync_flush:
             self._move_readable()
+
+    def _claim_flushed(self) -> None:
+        """Count of a log of entries what is on disk and shown: no cut takes that away."""
+        assert self._entry_host is not None
+        claimed = min(self._entry_host.flushed_offset, self.readable_limit)
+        self.flushed_offset = self.log.flushed_offset = max(self.flushed_offset, claimed)
 
     def limit_readable(self, offset: int) -> None:
         """Let consumers see nothing behind this offset, which no record spans; NO_LIMIT lifts it for good.
@@ -470,6 +560,8 @@ class MessageStore:
         What was put together into one segment is shown together, when the limit is behind all of it.
         """
         self.readable_limit = offset
+        if self._entry_host is not None:
+            self._claim_flushed()
         self._move_readable()
         self._appender.deferred = self.config.sync_flush or offset != NO_LIMIT
 
@@ -575,6 +667,8 @@ class MessageStore:
             self._write_back.clock_set_back()
             self._preallocator.clock_set_back()
         self._ticked_ms = now
+        if self.entry_log is not None:
+            self.entry_log.tick(now)
         if now >= self._next_flush_ms:
             self._next_flush_ms = now + self.config.flush_interval_ms
             if self.whole_end > self.flushed_offset:
@@ -603,16 +697,21 @@ class MessageStore:
         assert self._flusher is not None
         if self.follower is not None:
             self.follower.drop_partial()
-        if (
-            self.readable_limit != NO_LIMIT
-        ):  # nobody is served any more, and the next start shows everything too
-            self.limit_readable(NO_LIMIT)
-        self.request_flush()
-        self._flusher.stop()
-        self.run_completions()
-        assert self.flushed_offset == self.log.end_offset, (
-            "the flusher failed before; its error was raised then"
-        )
+        if self.entry_log is not None:
+            self.request_flush()
+            self._flusher.stop()
+            self.run_completions()
+            self.entry_log.close()
+        else:
+            if self.readable_limit != NO_LIMIT:
+                # Nobody is served any more, and the next start shows everything too.
+                self.limit_readable(NO_LIMIT)
+            self.request_flush()
+            self._flusher.stop()
+            self.run_completions()
+            assert self.flushed_offset == self.log.end_offset, (
+                "the flusher failed before; its error was raised then"
+            )
         if self.index is not None:
             self.index.stop(self.readable_offset, self.log.min_offset)
         if self._checksums is not None:
@@ -621,7 +720,7 @@ class MessageStore:
         if self._cleaner is not None:
             self._cleaner.close()
         if self._checksums is not None:
-            self._checksums.finish(self.log.end_offset)
+            self._checksums.finish(self.flushed_offset)
         clean = self._write_back.finish(self.readable_offset, self._last_store_ms)
         self._preallocator.stop()
         self.run_completions()

@@ -103,7 +103,7 @@ def spoken(document: str) -> Iterator[list[str]]:
 
 def _words(text: str) -> list[str]:
     """Return the words of one command, up to where a shell would end it."""
-    end = re.search(r"(?:;| [|;>&]| \d?>)", text)
+    end = re.search(r"(?:;(?= |$)| [|;>&]| \d?>)", text)
     return [word for word in shlex.split(text[: end.start()] if end else text) if word not in ("…", "...")]
 
 

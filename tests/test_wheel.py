@@ -5,51 +5,31 @@ those are lent by the environment of the tests through a path file, which does n
 """
 
 import json
-import os
-import subprocess
 import sys
 import sysconfig
 import tarfile
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.support.installs import build_wheel, install_alone, plain_environment
+from tests.support.installs import run_command as run
 from tests.support.processes import READY_KEYS, ROOT, running_broker
 
 ROOMS = ("store", "ha", "broker", "tools")
 
 
-def run(*command: str | Path, cwd: Path, environment: dict[str, str] | None = None) -> str:
-    """Run a command that must succeed; return its standard output."""
-    words = [str(word) for word in command]
-    ended = subprocess.run(
-        words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert ended.returncode == 0, f"{' '.join(words)}\n{ended.stdout}\n{ended.stderr}"
-    return ended.stdout
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout."""
-    folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
-    (built,) = folder.glob("*.whl")
-    return built
+    return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def site_packages(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site-packages of an environment in which the wheel is the only thing installed."""
-    home = tmp_path_factory.mktemp("empty") / "venv"
-    venv.create(home, with_pip=False, symlinks=True)
-    folder = Path(sysconfig.get_path("purelib", "venv", {"base": str(home), "platbase": str(home)}))
-    assert not list(folder.iterdir())
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", home / "bin" / "python")
-    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=home)
-    return folder
+    return install_alone(wheel, tmp_path_factory.mktemp("empty") / "venv")
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +41,9 @@ def installed(site_packages: Path) -> list[str]:
 
 
 @pytest.fixture
-def plain_environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The environment of the tests without what could lead Python to the checkout."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return plain_environment()
 
 
 def test_ropewalk_is_the_only_name_that_reaches_site_packages(wheel: Path, site_packages: Path) -> None:
@@ -118,27 +98,27 @@ def test_an_editable_install_is_a_path_and_no_copy(tmp_path: Path) -> None:
 
 
 def test_the_installed_package_is_imported_and_not_the_checkout(
-    installed: list[str], plain_environment: dict[str, str], tmp_path: Path
+    installed: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
     python = Path(installed[0]).with_name("python")
     code = "import ropewalk.__main__ as entrance; print(entrance.__file__)"
-    found = Path(run(python, "-c", code, cwd=tmp_path, environment=plain_environment).strip())
+    found = Path(run(python, "-c", code, cwd=tmp_path, environment=environment).strip())
     assert found.is_relative_to(python.parents[1])
     code = f"import importlib.util as u; print([name for name in {ROOMS} if u.find_spec(name)])"
-    assert run(python, "-c", code, cwd=tmp_path, environment=plain_environment).strip() == "[]"
+    assert run(python, "-c", code, cwd=tmp_path, environment=environment).strip() == "[]"
 
 
 def test_the_installed_command_explains_itself(
-    installed: list[str], plain_environment: dict[str, str], tmp_path: Path
+    installed: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
-    text = run(*installed, "--help", cwd=tmp_path, environment=plain_environment)
+    text = run(*installed, "--help", cwd=tmp_path, environment=environment)
     for command in ("produce", "consume", "pull"):
         assert command in text
 
 
 @pytest.mark.slow
 def test_the_installed_package_brings_its_pytest_fixtures(
-    installed: list[str], plain_environment: dict[str, str], tmp_path: Path
+    installed: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_user.py").write_text(
@@ -149,20 +129,20 @@ def test_the_installed_package_brings_its_pytest_fixtures(
     )
     python = Path(installed[0]).with_name("python")
     words = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path)
-    assert "1 passed" in run(*words, cwd=tmp_path, environment=plain_environment)
+    assert "1 passed" in run(*words, cwd=tmp_path, environment=environment)
 
 
 @pytest.mark.slow
 def test_the_installed_command_serves_produces_and_consumes(
-    installed: list[str], plain_environment: dict[str, str], tmp_path: Path
+    installed: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
-    with running_broker(installed, "--ephemeral", cwd=tmp_path, environment=plain_environment) as broker:
+    with running_broker(installed, "--ephemeral", cwd=tmp_path, environment=environment) as broker:
         assert set(broker.ready) >= READY_KEYS
         assert not Path(broker.ready["dataDir"]).is_relative_to(ROOT)
 
         def ropewalk(command: str, *arguments: str) -> str:
             words = (*installed, command, "-n", broker.namesrv, *arguments)
-            return run(*words, cwd=tmp_path, environment=plain_environment)
+            return run(*words, cwd=tmp_path, environment=environment)
 
         ropewalk("produce", "demo", "hello")
         assert "hello" in ropewalk("consume", "demo", "--from", "earliest", "--count", "1")

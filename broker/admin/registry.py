@@ -6,15 +6,17 @@ from broker.admin.base import AdminContext
 from broker.admin.broker import AdminBroker
 from broker.admin.groups import AdminGroups
 from broker.admin.ha import AdminHa
+from broker.admin.ledger import AdminLedger
 from broker.admin.offsets import AdminOffsets
 from broker.admin.relay import AdminRelay
 from broker.admin.request_modes import AdminModes
 from broker.admin.sinks import AdminSinks
 from broker.admin.topics import AdminTopics
 from broker.admin.upkeep import AdminUpkeep
-from broker.remoting.session import Handlers
-from broker.replication.master_slave import Replication
-from broker.replication.member import HaMember
+from broker.remoting.session import Handlers, Session
+from broker.replication.group_member import GroupMember
+from broker.replication.ledger_member import LedgerMember
+from broker.replication.master_slave_member import MasterSlaveMember
 from broker.sinks.service import SinkService
 
 __all__ = ["Admin"]
@@ -23,12 +25,13 @@ __all__ = ["Admin"]
 class Admin:
     """All of them over one broker, with the helper thread they share."""
 
-    def __init__(
-        self, context: AdminContext, member: HaMember, replication: Replication, sinks: SinkService
-    ) -> None:
+    def __init__(self, context: AdminContext, group: GroupMember, sinks: SinkService) -> None:
         self._context = context
         self._sinks = AdminSinks(context, sinks)
-        self.ha = AdminHa(context, member, replication)
+        self._ledger = AdminLedger(context, group if isinstance(group, LedgerMember) else None)
+        self._ha: AdminHa | None = None
+        if isinstance(group, MasterSlaveMember):
+            self._ha = AdminHa(context, group.member, group.replication)
 
     def register(self, handlers: Handlers) -> None:
         context = self._context
@@ -41,11 +44,17 @@ class Admin:
             AdminModes(context),
             AdminUpkeep(context),
             self._sinks,
-            self.ha,
+            self._ledger,
+            *([self._ha] if self._ha is not None else ()),
         ):
             for code, handler in part.handlers().items():
                 assert code not in handlers.cold, code
                 handlers.cold[code] = context.guarded(handler)
+
+    def forget(self, session: Session) -> None:
+        """Drop the state of a connection that has ended."""
+        if self._ha is not None:
+            self._ha.forget(session)
 
     @property
     def waiting(self) -> int:

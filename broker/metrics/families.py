@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import ropewalk
 from broker.context import BrokerContext
+from broker.metrics.ledger import ledger_families
 from broker.metrics.snapshot import COUNTER, GAUGE, Family, HistogramFamily, Source
 from broker.remoting.rpc_times import BOUNDS_MS as RPC_BOUNDS_MS
 from broker.sinks.service import SinkService
@@ -36,6 +37,7 @@ from broker.state.statistics import (
 )
 from broker.transactions.counts import FINISH_BOUNDS_S
 from broker.transactions.service import TransactionService
+from ha.dledger.status import LedgerStatus
 from ropewalk.format import names
 from store.io.durations import Durations
 from store.queues.consume_queue import ConsumeQueue
@@ -67,6 +69,8 @@ class MetricSources:
 
     broker: BrokerContext
     role: str
+    ledger: LedgerStatus | None
+    """The status of a member of a DLedger group; None for any other broker."""
     transactions: TransactionService
     sinks: SinkService
     lookups_waiting: int
@@ -156,6 +160,7 @@ def _tables(sources: MetricSources, found: Found, later: list[Source]) -> None:
             [((kind,), broker.clients.conflicts[kind]) for kind in ("client_id", "subscription")],
         ),
     ]
+    found += ledger_families(sources.ledger)
     help = "Bytes of the master's log that a slave has not reported yet"
     if ha.is_master:
         rows = [((slave.address,), float(end - slave.acknowledged)) for slave in ha.slaves]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker.remoting.shell import Shell
+from broker.remoting.shell import Connection, Session, Shell
 from broker.state.ha_status import HaStatus
 from store.offline.diverged import About
 
@@ -130,6 +130,14 @@ class GroupMember(Protocol):
     def confirmed(self) -> int:
         """Return the log offset through which producers may be acknowledged, as far as other members matter."""
 
+    @property
+    def covers_flush(self) -> bool:
+        """Return whether `confirmed` tells of flushed bytes, those of this broker included."""
+
+    @property
+    def patience_ms(self) -> int:
+        """Return how long an answer waits for other members."""
+
     def peer_awaited(self, answers_wait: bool, sync_flush: bool) -> bool:
         """Return whether the next event is likely to be a message from another member."""
 
@@ -154,6 +162,12 @@ class GroupMember(Protocol):
         """Return the status of replication; None where nothing is replicated and nothing was."""
 
     # -- life
+
+    def bound(self, ha_port: int, name_server: str) -> None:
+        """Take the port for other members, and the address of the name server in this process ("" without one)."""
+
+    def accept(self, link: Connection) -> Session:
+        """Return the session of a connection to the port for other members."""
 
     def load(self) -> None:
         """Read this member's files before the store is opened. Blocks."""

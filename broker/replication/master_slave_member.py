@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import trio
 
 from broker.context import BrokerContext
-from broker.remoting.shell import Shell
+from broker.remoting.shell import Connection, Session, Shell
 from broker.replication.block_repair import BlockRepair
 from broker.replication.group_member import LogCut, ReadyWords, Turns
 from broker.replication.master_slave import Replication, promise_of
@@ -129,6 +129,14 @@ class MasterSlaveMember:
     def confirmed(self) -> int:
         return self.replication.confirmed
 
+    @property
+    def covers_flush(self) -> bool:
+        return False
+
+    @property
+    def patience_ms(self) -> int:
+        return self._context.config.slave_timeout
+
     def peer_awaited(self, answers_wait: bool, sync_flush: bool) -> bool:
         """Return whether producers wait for a slave's report alone, here or at this slave's master.
 
@@ -161,6 +169,13 @@ class MasterSlaveMember:
         return None
 
     # -- life ----------------------------------------------------------------------------------------
+
+    def bound(self, ha_port: int, name_server: str) -> None:
+        self.member.ha_address = f"{self._context.config.broker_ip2}:{ha_port}"
+        self.member.name_server = name_server
+
+    def accept(self, link: Connection) -> Session:
+        return self.replication.new_session(link)
 
     def load(self) -> None:
         self.member.load()

@@ -210,6 +210,7 @@ class BrokerConfig:
     filter_ignore_trailing_text: bool
     bulk_read_max_bytes: int
     sink_expiry_hours: int
+    sink_window_rows_max: int
     channel_expired_timeout: int
     server_channel_max_idle_time_seconds: int
     warm_window_bytes: int

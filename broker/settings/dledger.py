@@ -44,6 +44,7 @@ _OTHERS: Final = (
     "inSyncReplicas",
     "minInSyncReplicas",
     "storePathCommitLog",
+    "timerWheelEnable",
 )
 """Keys of master and slaves, and of a plain log, without effect in DLedger mode."""
 
@@ -89,6 +90,11 @@ def peers_of(texts: tuple[str, ...]) -> tuple[LedgerPeer, ...]:
     return tuple(LedgerPeer(each[1], each[2], int(each[3])) for each in found if each is not None)
 
 
+def _is_elsewhere(host: str) -> bool:
+    """Return whether a host is an address that is not the loopback interface's."""
+    return host.replace(".", "").isdecimal() and not host.startswith("127.")
+
+
 def derive(values: dict[str, Any]) -> None:
     """Fill in the defaults of this mode; where it is on, the log of entries takes the place of the plain one."""
     values.setdefault("dLegerGroup", values["brokerName"])
@@ -101,6 +107,9 @@ def derive(values: dict[str, Any]) -> None:
         values["storePathCommitLog"] = data
         values["flushDiskType"] = "SYNC_FLUSH"
         values["brokerRole"], values["brokerId"] = "ASYNC_MASTER", 0
+        values["timerWheelEnable"] = (
+            False  # its wheel is a member's own: the next leader would deliver all again
+        )
 
 
 def ports(values: Mapping[str, Any]) -> dict[str, int]:
@@ -153,6 +162,11 @@ def check(
         mistakes.append(
             "enableDLegerCommitLog with several dLegerPeers needs namesrvAddr: the name server inside a broker ends "
             "with that broker, and clients would not find the next leader"
+        )
+    bind, own = values["bindAddress"], dict(peer[:2] for peer in peers).get(me, "")
+    if bind in ("127.0.0.1", "::1") and _is_elsewhere(own) and len(peers) > 1:
+        mistakes.append(
+            f"bindAddress = {bind}, but the others are to find {me} at {own} (dLegerPeers): set bindAddress=0.0.0.0"
         )
     if len(peers) % 2 == 0:
         warnings.append(

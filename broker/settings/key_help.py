@@ -169,6 +169,7 @@ warmWindowBytes How much of the log's end is read from the map by the loop; what
     Ropewalk's own.
 bulkReadMaxBytes Bytes of one answer to a pipeline (code 30020). Ropewalk's own.
 sinkExpiryHours Hours after which an idle sink that writes exactly once is forgotten. Ropewalk's own.
+sinkWindowRowsMax Rows that an open batch of such a sink may have, at some 90 bytes of memory each. Ropewalk's own.
 # Filters
 enablePropertyFilter Whether consumers may filter by SQL92 expressions over properties; the broker evaluates them.
 filterSupportRetry Whether SQL92 subscriptions of retry topics go by the expression for the topic that a message came

@@ -113,8 +113,6 @@ def _refused(name: str, kind: Kind, default: Value | None, refused: Mapping[str,
 
 _SCRAPED = "metrics are served as Prometheus text and pushed to nobody; PROM serves them, DISABLE does not"
 
-_NO_RAFT = "the DLedger mode is not built yet, and a plain broker in its place would elect nobody"
-
 _HONOURED: Final = (
     # Who this broker is, and where it is reached.
     _text("brokerClusterName", "DefaultCluster"),
@@ -230,6 +228,7 @@ _HONOURED: Final = (
     _long("outgoingBytesMax", 8 * MIB, 64 * KIB, GIB),
     _int("bulkReadMaxBytes", 4 * MIB, 64 * KIB, 15 * MIB),
     _int("sinkExpiryHours", 168, 1, 87_600),
+    _int("sinkWindowRowsMax", 5_000_000, 1),
     _bool("fastPathEnable", True),
     # How much of the log's end a start checks in full; what the scrubber may read in a second, 0 for none.
     _long("checkAtStartBytes", 16 * MIB, 0),
@@ -241,7 +240,7 @@ _HONOURED: Final = (
     _bool("haSyncFromLastFile", False),
     # DLedger mode: a group of brokers that elects its leader. Members as `n0-host:port;n1-host:port`, this one among
     # them; Ropewalk's own: milliseconds between heartbeats, and the bounds of an election timeout.
-    Key("enableDLegerCommitLog", Kind.BOOL, False, Mark.HONOURED, refused={"true": _NO_RAFT}),
+    _bool("enableDLegerCommitLog", False),
     _text("dLegerGroup", None),
     _text("dLegerPeers", None),
     _text("dLegerSelfId", None),

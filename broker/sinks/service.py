@@ -65,10 +65,10 @@ class SinkService:
         wake: Callable[[], None],
     ) -> None:
         """`refusal()` says why nothing may be appended at the moment; `wake` has the loop call `wakened` soon."""
-        self.table = SinkTable()
+        self._context = context
+        self.table = self._new_table()
         self.appended = self.known = self.fenced = 0
         """Rows, and requests that were fenced, since the start."""
-        self._context = context
         self._sends = sends
         self._is_slave = is_slave
         self._refusal = refusal
@@ -84,12 +84,15 @@ class SinkService:
     def role_changed(self) -> None:
         """Read the sinks after a promotion, and forget them as a slave."""
         if self._is_slave():
-            self.table, self._loader, self.is_loaded = SinkTable(), None, False
+            self.table, self._loader, self.is_loaded = self._new_table(), None, False
         elif self._loader is None and not self.is_loaded:
             context = self._context
-            self.table = SinkTable()
+            self.table = self._new_table()
             self._loader = SinkLoader(context.store, context.reader, self.table, self._wake)
             self._load()
+
+    def _new_table(self) -> SinkTable:
+        return SinkTable(self._context.config.sink_window_rows_max)
 
     def _load(self) -> None:
         loader = self._loader

@@ -28,8 +28,8 @@ from ropewalk.client.core.produce.row_identity import RowIdentity
 
 __all__ = ["Fenced", "Sink", "SinkTable", "Task", "TooManyRows", "WrongCount"]
 
-ROWS_MAX: Final = 20_000_000
-"""Rows of the open batches of one sink."""
+ROWS_MAX: Final = 5_000_000
+"""Rows of the open batch of one sink, by default: a key takes some 90 bytes of memory."""
 
 
 class Fenced(Exception):
@@ -115,7 +115,8 @@ class SinkTable:
 
     def __init__(self, rows_max: int = ROWS_MAX) -> None:
         self.sinks: dict[str, Sink] = {}
-        self._rows_max = rows_max
+        self.rows_max = rows_max
+        """Rows that the open batch of one sink may have."""
 
     @property
     def rows(self) -> int:
@@ -167,10 +168,10 @@ class SinkTable:
             missing = None
         else:
             missing = [index for index, key in enumerate(keys) if key not in window]
-        if sink.rows + len(keys) > self._rows_max and (missing is None or missing):
+        if sink.rows + len(keys) > self.rows_max and (missing is None or missing):
             raise TooManyRows(
-                f"the open batch of sink {task.sink_id} has {sink.rows} rows, {self._rows_max} is the limit: make "
-                f"batches smaller (maxOffsetsPerTrigger)"
+                f"the open batch of sink {task.sink_id} has {sink.rows} rows, {self.rows_max} is the limit "
+                f"(sinkWindowRowsMax): make batches smaller (maxOffsetsPerTrigger)"
             )
         return missing
 

@@ -286,9 +286,21 @@ class Election:
             if not self.ballot.vote:
                 self._save(Ballot(self.term, candidate), draft)
             self.set_deadline()
+        elif granted:
+            self._give_way(candidate)
         answer = VoteAnswer(vote.term if granted else self.term, vote.pre, result)
         need = self.ballot if granted and not vote.pre else Ballot(self.term)
         self.send_when_saved(draft, need, candidate, answer)
+
+    def _give_way(self, candidate: MemberId) -> None:
+        """Let a candidate that was granted a pre-vote go first: two that ask for votes at once split them.
+
+        Of two that are at their pre-votes at the same time, the one with the smaller id goes on.
+        """
+        if self.campaign is Campaign.PRE_VOTE and candidate < self.me:
+            self.campaign = Campaign.NONE
+        if self.deadline is not None:
+            self.deadline = max(self.deadline, self.now + self.settings.rush_max_ms)
 
     def judge(self, candidate: MemberId, vote: Vote, log: LogState, draft: Draft) -> VoteResult:
         """Return the answer to a vote, and take over its higher term unless this member protects a leader."""

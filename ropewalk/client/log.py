@@ -1,12 +1,11 @@
-"""The client's log: structlog events, handed to the standard library's logger `ropewalk.client`.
+"""The client's log: events with fields, of the standard library's logger `ropewalk.client`.
 
     messages skipped group=billing topic=orders broker=broker-a queue=2 first=10 next=500 reason=removed
 
 Warnings are shown by default, on standard error, as the standard library shows those of any library; a program that
 configures `logging` decides otherwise, and one that wants silence says
-`logging.getLogger("ropewalk.client").setLevel(logging.CRITICAL)`. A handler finds the event in `record.event` and what
-it tells in `record.fields`, unformatted. What structlog was configured to do elsewhere is not touched and does not
-matter here.
+`logging.getLogger("ropewalk.client").setLevel(logging.CRITICAL)`. A handler finds the event in `record.event` and its
+fields, unformatted, in `record.fields`; that is how a program whose log is structlog's gets structured events.
 
 A trouble that goes on is told once and not at each attempt (`Troubles`); its end is told at level INFO.
 """
@@ -14,31 +13,51 @@ A trouble that goes on is told once and not at each attempt (`Troubles`); its en
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, MutableMapping
+from collections.abc import Hashable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from structlog.stdlib import BoundLogger
-
     from ropewalk.client.core.consume.skipped import Skipped
     from ropewalk.errors import RopewalkError
 
 NAME = "ropewalk.client"
+_CALLER = 3
+"""The frames between the standard logger and the caller of an event."""
+
+
+class EventLogger:
+    """A logger whose events have fields. Those that are None are left out."""
+
+    def __init__(self, target: logging.Logger) -> None:
+        self._target = target
+
+    def info(self, event: str, **fields: object) -> None:
+        """Log an event at level INFO."""
+        self._log(logging.INFO, event, fields, None)
+
+    def warning(self, event: str, *, exc_info: BaseException | None = None, **fields: object) -> None:
+        """Log an event at level WARNING, with the traceback of an exception."""
+        self._log(logging.WARNING, event, fields, exc_info)
+
+    def error(self, event: str, *, exc_info: BaseException | None = None, **fields: object) -> None:
+        """Log an event at level ERROR, with the traceback of an exception."""
+        self._log(logging.ERROR, event, fields, exc_info)
+
+    def _log(self, level: int, event: str, fields: dict[str, object], exc_info: BaseException | None) -> None:
+        if not self._target.isEnabledFor(level):
+            return
+        kept = {name: value for name, value in fields.items() if value is not None}
+        text = " ".join((event, *(f"{name}={_shown(value)}" for name, value in kept.items())))
+        extra = {"event": event, "fields": kept}
+        # "%s": a field may hold a percent sign, which logging would take for a place to fill.
+        self._target.log(level, "%s", text, extra=extra, exc_info=exc_info, stacklevel=_CALLER)
 
 
 @cache
-def logger() -> BoundLogger:
-    """Return the client's logger. structlog is imported by the first event: most programs never have one."""
-    import structlog
-
-    bound: BoundLogger = structlog.wrap_logger(
-        logging.getLogger(NAME),
-        processors=[structlog.stdlib.filter_by_level, _to_standard_logging],
-        wrapper_class=structlog.stdlib.BoundLogger,
-        context_class=dict,
-    )
-    return bound
+def logger() -> EventLogger:
+    """Return the client's logger."""
+    return EventLogger(logging.getLogger(NAME))
 
 
 def log_lost(topic: str, count: int, failure: RopewalkError) -> None:
@@ -63,17 +82,6 @@ def log_skipped(group: str, skipped: Skipped) -> None:
     )
 
 
-def _to_standard_logging(
-    _logger: Any, _method: str, event_dict: MutableMapping[str, Any]
-) -> tuple[tuple[str, ...], dict[str, Any]]:
-    event = str(event_dict.pop("event"))
-    exc_info = event_dict.pop("exc_info", None)
-    fields = {name: value for name, value in event_dict.items() if value is not None}
-    text = " ".join((event, *(f"{name}={_shown(value)}" for name, value in fields.items())))
-    # "%s": what is told may hold a percent sign, which logging would take for a place to fill.
-    return ("%s", text), {"extra": {"event": event, "fields": fields}, "exc_info": exc_info}
-
-
 def _shown(value: object) -> str:
     text = str(value)
     return repr(text) if not text or any(c.isspace() or c in "\"'=" for c in text) else text
@@ -90,7 +98,7 @@ class Troubles:
         text = str(reason)
         if self._told.get(key) != text:
             self._told[key] = text
-            logger().warning(event, **fields, reason=text)
+            logger().warning(event, exc_info=None, **fields, reason=text)
 
     def is_known(self, key: Hashable) -> bool:
         """Return True while a trouble goes on."""

@@ -14,7 +14,9 @@ from ropewalk.client.core.consume.membership import SQL92, Subscription
 from ropewalk.client.core.consume.pulling import PullCore
 from ropewalk.client.core.consume.skipped import OnSkipped
 from ropewalk.client.core.ids import default_unique_keys, local_ip
+from ropewalk.errors import LocalProtocolError
 from ropewalk.filter.sql92 import compile_filter
+from ropewalk.format.names import check_topic
 
 
 def clock() -> float:
@@ -63,7 +65,15 @@ def subscriptions(
     """
     if not isinstance(topics, Mapping):
         raise TypeError(f'topics say what is wanted of each, as in {{"orders": "*"}}; this is {topics!r}')
-    sql = sql or {}
+    sql = {} if sql is None else sql
+    if not isinstance(sql, Mapping):
+        raise TypeError(
+            f'sql says what is wanted of each topic, as in {{"orders": "amount > 3"}}; this is {sql!r}'
+        )
+    if not topics and not sql:
+        raise ValueError('a consumer needs a topic, as in {"orders": "*"}')
+    for topic, expression in (*topics.items(), *sql.items()):
+        _check_subscription(topic, expression)
     if both := sorted(topics.keys() & sql.keys()):
         raise ValueError(
             f"{', '.join(both)}: a topic is filtered by tags or by an SQL92 expression, not by both"
@@ -74,6 +84,13 @@ def subscriptions(
         *[Subscription(topic, expression, now_ms()) for topic, expression in topics.items()],
         *[Subscription(topic, expression, now_ms(), SQL92) for topic, expression in sql.items()],
     )
+
+
+def _check_subscription(topic: object, expression: object) -> None:
+    if not isinstance(topic, str) or not isinstance(expression, str):
+        raise TypeError(f"a topic and what is wanted of it are text, and not {topic!r} and {expression!r}")
+    if (wrong := check_topic(topic)) is not None:
+        raise LocalProtocolError(f"{topic!r}: {wrong}")
 
 
 def new_pull_core(

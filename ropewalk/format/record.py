@@ -27,11 +27,15 @@ from struct import error as struct_error
 from typing import Final
 
 import msgspec
-from zlib_ng.zlib_ng import crc32
 
 from ropewalk.codes import MessageSysFlag
 from ropewalk.errors import CorruptRecord, LocalProtocolError
 from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, parse_properties, split_keys
+
+try:
+    from zlib_ng.zlib_ng import crc32
+except ImportError:  # an install of the client alone: the same sums, more slowly
+    from zlib import crc32
 
 __all__ = [
     "CRC_PROPERTY_SIZE",
@@ -44,6 +48,7 @@ __all__ = [
     "CorruptRecord",
     "Record",
     "body_crc",
+    "crc32",
     "crc_property",
     "decode_host",
     "decode_record",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["json_bodies", "lake", "read", "register", "session"]
+__all__ = ["json_bodies", "lake", "read", "register", "require_deterministic", "session"]
 
 
 def session(master: str | None = None, **conf: str) -> SparkSession:
@@ -132,3 +132,13 @@ def json_bodies(
     from ropewalk.spark.bodies import parse_json
 
     return parse_json(frame, schema, column=column, malformed=malformed)
+
+
+def require_deterministic(frame: DataFrame) -> DataFrame:
+    """Return the frame, if its plan gives the same rows whenever it is run: what `delivery=exactly-once` relies on.
+
+    Raises NotDeterministic, which names the expressions: rand(), uuid() and functions that are said to be so.
+    """
+    from ropewalk.spark.determinism import require_deterministic as judge
+
+    return judge(frame)

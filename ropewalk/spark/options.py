@@ -18,8 +18,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any, Final, Literal
 
+from ropewalk.client.core.consume.consume_from import EARLIEST as EARLIEST_WORDS
+from ropewalk.client.core.consume.consume_from import LATEST as LATEST_WORDS
 from ropewalk.errors import RopewalkError
 from ropewalk.spark.rows.schema import PRESETS, Selection, chosen_columns, nearest
 
@@ -173,7 +176,11 @@ def _numbers(value: str, least: int, shape: str) -> Mapping[str, Mapping[str, Ma
             if not isinstance(queues, dict) or not queues:
                 raise _InvalidValue(shape)
             for queue, number in queues.items():
-                if not queue.isdigit() or isinstance(number, bool) or not isinstance(number, int):
+                if (
+                    not (queue.isascii() and queue.isdigit())
+                    or isinstance(number, bool)
+                    or not isinstance(number, int)
+                ):
                     raise _InvalidValue(shape)
                 if number < least:
                     raise _InvalidValue(shape)
@@ -182,16 +189,17 @@ def _numbers(value: str, least: int, shape: str) -> Mapping[str, Mapping[str, Ma
 
 
 def _offsets(value: str) -> Offsets:
-    match value.strip().lower():
-        case "earliest":
-            return EARLIEST
-        case "latest":
-            return LATEST
-        case _:
-            shape = f"expected earliest, latest, or {_OFFSETS_SHAPE}"
-            if not value.lstrip().startswith("{"):
-                raise _InvalidValue(shape)
-            return _numbers(value, EARLIEST, shape)
+    word = value.strip().lower()
+    if word in EARLIEST_WORDS:
+        return EARLIEST
+    if word in LATEST_WORDS:
+        return LATEST
+    shape = f"expected earliest (or first), latest (or last), or {_OFFSETS_SHAPE}"
+    if not value.lstrip().startswith("{"):
+        near = get_close_matches(word, (*EARLIEST_WORDS, *LATEST_WORDS), 1, 0.6)
+        times = "; for a time there is startingTimestamp or endingTimestamp" if word[:4].isdigit() else ""
+        raise _InvalidValue(shape + (f"; did you mean {near[0]}?" if near else times))
+    return _numbers(value, EARLIEST, shape)
 
 
 def _times(value: str) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
@@ -202,7 +210,7 @@ def _end_at(value: str) -> str | int:
     word = value.strip().lower()
     if word in ("safe", "scan"):
         return word
-    if word.isdigit():
+    if word.isascii() and word.isdigit():
         return int(word)
     raise _InvalidValue("expected safe, scan, or an offset in the log")
 

@@ -140,6 +140,12 @@ class Flusher:
                 self._idle = False
                 self._wake.release()
 
+    def lower(self, offset: int) -> None:
+        """Count the log as flushed no further than `offset`, as it was cut there. No request may be under way."""
+        with self._lock:
+            self._flushed = min(self._flushed, offset)
+            self._target = (self._flushed, ())
+
     def sync_cut(self, file: MappedFile, done: Callable[[], None]) -> None:
         """Sync a file from which bytes were cut, flushed or not, then call `done` on the loop; never blocks."""
         with self._lock:

@@ -169,6 +169,18 @@ class CommitLog:
         # Durable before the next one goes: a later file that came back alone would leave a gap.
         self._disk.sync_directory(self.directory)
 
+    def cut(self, offset: int) -> list[Segment]:
+        """Let the log end in the segment of `offset`; return those behind it, whose files are for the caller to remove.
+
+        The first segment stays, even if nothing in it does. The lists are replaced and not changed, as in `retire`.
+        """
+        keep = max(bisect_right(self._bases, offset), 1)
+        if keep > 1 and self._bases[keep - 1] == offset:
+            keep -= 1
+        removed = self.segments[keep:]
+        self.segments, self._bases = self.segments[:keep], self._bases[:keep]
+        return removed
+
     def retire(self, count: int) -> list[Segment]:
         """Let the log begin `count` segments later; the caller removes them when no reader holds them any more.
 

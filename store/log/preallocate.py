@@ -111,6 +111,8 @@ class Preallocator:
         """Why appends are refused at the moment, or None."""
         self.spare_wanted = False
         """Whether the worker is creating a spare segment."""
+        self.is_held = False
+        """Whether nothing is begun, because the end of the log is being moved back."""
         self._log = log
         self._segment_size = segment_size
         self._window = window
@@ -150,6 +152,8 @@ class Preallocator:
         """Keep zeros or pages ahead of the writer, and a spare segment before the last one is full; `now` in ms."""
         self._ticked_ms = now
         self._pace.update(now, self._log.end_offset)
+        if self.is_held:
+            return
         last = self._log.segments[-1] if self._log.segments else None
         last_end, room = (last.end_offset, last.size - last.write_position) if last is not None else (0, 0)
         if (
@@ -175,7 +179,7 @@ class Preallocator:
             self._log.spare = None
             self.full = None
             return spare
-        if self.spare_wanted or self.full is not None:
+        if self.spare_wanted or self.full is not None or self.is_held:
             return None  # a full disk is asked again by `tick`, once a second
         self.spare_wanted = True
         self._log.spare = None

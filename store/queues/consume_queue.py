@@ -176,6 +176,15 @@ class ConsumeQueue:
             assert through <= self.tail_next, (self.topic, self.queue_id, through, self.tail_next)
             self.tail_readable = through
 
+    def take_back(self) -> None:
+        """Forget the entries that are not readable: their records were not committed, and may be replaced."""
+        self._leave_pool()
+        if self.tail_next > self.tail_readable:
+            del self.tail[(self.tail_readable - self.tail_base) * ENTRY_SIZE :]
+            self.tail_next = self.tail_readable
+            self.epoch += 1
+        self._assert_invariants()
+
     def start_at(self, queue_offset: int) -> None:
         """Begin an empty queue at a later number: its earlier messages are gone with their log segments."""
         assert self.next_offset == 0, (self.topic, self.queue_id, self.next_offset)

@@ -113,6 +113,98 @@ class Opening:
             self._load_queues()  # forgets what the first walk put in
             return self._walk(self.log.min_offset, durable, flushed_ms)
 
+    def run_shown(self, recover: Callable[[], int]) -> Recovered:
+        """Do it for a log of entries, which is indexed through `shown` alone. Blocks; raises as `run`.
+
+        `recover` loads the log and brings it to what is true; it returns `shown`, the log offset through which entries
+        are known to be committed. What lies behind may still be replaced.
+        """
+        self._refuse_what_is_not_built()
+        self.deleted.load()
+        root = self.root
+        bound = decode_bound(self.disk.read_file(root / "ropewalk" / "bound"))
+        checkpoint = decode_checkpoint(self.disk.read_file(root / "checkpoint"))
+        self.index_checkpoint_ms = checkpoint.index_msg_timestamp
+        shown = recover()
+        whole = self._load_queues()
+        clean = bound is not None and bound.clean
+        self.inherited = not clean and any(queue.next_offset for queue in self._each_queue())
+        if bound is not None and (bound.clean or bound.boot == self.boot):
+            whole &= sum(queue.next_offset - queue.first for queue in self._each_queue()) >= bound.entries
+        else:
+            whole &= any(queue.next_offset for queue in self._each_queue())
+        if not self.log.segments:
+            self._refuse_queues_of_no_log()
+            return Recovered(0, 0)
+        if self.checksums is not None:
+            covered = self._check_end(bound)
+            if covered > self.log.end_offset:
+                raise recovery.refuse(self.log, self.log.end_offset, covered)
+        start = self.log.min_offset
+        if whole:
+            start = min(recovery.start_of_walk(self.log, bound, self.boot, checkpoint.min_timestamp), shown)
+        try:
+            return self._walk_shown(start, shown)
+        except QueueGap:
+            self._load_queues()
+            return self._walk_shown(self.log.min_offset, shown)
+
+    def _walk_shown(self, start: int, shown: int) -> Recovered:
+        """Read the log from `start` to `shown`, and have queues name what stands there and nothing behind it."""
+        found = Recovered(end=self.log.end_offset, scanned_from=start, durable=shown)
+        kept, newest_ms = self._keep_before(start, 0)
+        found.last_store_timestamp = newest_ms
+        known, first_ms, offset = KnownQueues(), 0, start
+        while offset < shown:
+            segment = self.log.find(offset)
+            assert segment is not None, (offset, shown)
+            base = segment.base_offset
+            limit = min(segment.size, shown - base)
+            after, records, latest_ms = dispatch_runs(segment, offset - base, limit, known)
+            if records:
+                found.records += records
+                found.last_store_timestamp = max(found.last_store_timestamp, latest_ms)
+                offset = base + after
+                continue
+            seen = scan_record(segment, offset - base, self.delay_levels.delay_of)
+            if seen is NoRecord.FILLER:
+                offset = segment.end_offset
+                continue
+            if not isinstance(seen, ScannedRecord):
+                raise recovery.refuse(self.log, offset, shown)
+            first_ms = first_ms or seen.store_timestamp
+            found.records += 1
+            found.last_store_timestamp = max(found.last_store_timestamp, seen.store_timestamp)
+            if seen.indexed:
+                self._index_again(seen, start, kept)
+                queue = self._find_queue(seen.topic, seen.queue_id)
+                if queue is not None and not self.deleted.knows(seen.topic):
+                    self.mark_dirty(queue)
+                    learn_queue(seen, queue, known)
+            offset = seen.end
+        if found.records:
+            self._lower_checkpoint(first_ms)
+        for queue in self._each_queue():
+            queue.clear_files(kept.get(queue, 0))
+        return found
+
+    def _keep_before(self, start: int, entries_min: int) -> tuple[dict[ConsumeQueue, int], int]:
+        """Keep the entries of records before `start`; return how many of each queue, and when the last was stored."""
+        kept: dict[ConsumeQueue, int] = {}
+        for queue in self._each_queue():
+            if start == 0:
+                # The log tells everything from the first message on; what a queue file adds to that is not true.
+                kept[queue] = 0
+                queue.forget()
+                continue
+            kept[queue] = recovery.confirm_queue(queue, self.log, start)
+            queue.truncate(kept[queue])
+            queue.raise_min(self.log.min_offset)
+        if start and sum(kept[queue] - queue.first for queue in self._each_queue()) < entries_min:
+            raise QueueGap  # a damaged entry can look like the end of its file
+        newest = max(self._each_queue(), key=_end_of_newest, default=None)
+        return kept, recovery.last_store_time(newest, self.log) if newest is not None else 0
+
     def _refuse_what_is_not_built(self) -> None:
         root = self.root
         found = [
@@ -197,20 +289,7 @@ class Opening:
         file is changed before the verdict is known.
         """
         found = Recovered(end=start, scanned_from=start, durable=durable)
-        kept: dict[ConsumeQueue, int] = {}
-        for queue in self._each_queue():
-            if start == 0:
-                # The log tells everything from the first message on; what a queue file adds to that is not true.
-                kept[queue] = 0
-                queue.forget()
-                continue
-            kept[queue] = recovery.confirm_queue(queue, self.log, start)
-            queue.truncate(kept[queue])
-            queue.raise_min(self.log.min_offset)
-        if start and sum(kept[queue] - queue.first for queue in self._each_queue()) < entries_min:
-            raise QueueGap  # a damaged entry can look like the end of its file
-        if (newest := max(self._each_queue(), key=_end_of_newest, default=None)) is not None:
-            found.last_store_timestamp = recovery.last_store_time(newest, self.log)
+        kept, found.last_store_timestamp = self._keep_before(start, entries_min)
         first_ms = 0
         known_queues = KnownQueues()
 

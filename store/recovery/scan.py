@@ -375,7 +375,8 @@ def last_store_time(queue: ConsumeQueue, log: CommitLog) -> int:
         return 0
     offset, _size, _tags = queue.read(queue.next_offset - 1)
     segment = log.find(offset)
-    seen = scan_record(segment, offset - segment.base_offset) if segment is not None else None
+    place = offset - log.placing.head_size
+    seen = scan_record(segment, place - segment.base_offset) if segment is not None else None
     return seen.store_timestamp if isinstance(seen, ScannedRecord) else 0
 
 
@@ -403,7 +404,7 @@ def _names_its_record(queue: ConsumeQueue, log: CommitLog, number: int) -> bool 
     segment = log.find(offset)
     if segment is None:
         return None
-    seen = scan_record(segment, offset - segment.base_offset)
+    seen = scan_record(segment, offset - log.placing.head_size - segment.base_offset)
     return isinstance(seen, ScannedRecord) and (seen.size, seen.topic, seen.queue_id, seen.queue_offset) == (
         size,
         queue.topic,

@@ -24,7 +24,7 @@ from tests.compat.driver import SERIALIZATIONS, VERSIONS, Driver, Run
 
 # As for `tests/spark`: without the `spark` extra it cannot be imported. Under CI=true that is an error as it is.
 if importlib.util.find_spec("pyspark") is None and os.environ.get("CI", "").lower() != "true":
-    collect_ignore = ["test_spark_live.py"]
+    collect_ignore = ["test_spark_exact.py", "test_spark_live.py"]
 
 READY_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 20.0
@@ -104,7 +104,9 @@ def original_server(tools_classpath: str, tmp_path_factory: pytest.TempPathFacto
     """Apache RocketMQ 5.5.0, name server and broker."""
     # While its JVM is cold, the original would turn sends away as late; that is not what is tested.
     patient = {"waitTimeMillsInSendQueue": "10000", "enablePropertyFilter": "true"}
-    with Original(tmp_path_factory.mktemp("original"), heap="512m", broker_config=patient) as peer:
+    with Original(
+        tmp_path_factory.mktemp("original"), heap="512m", broker_config=patient, short_lived=True
+    ) as peer:
         yield Server("rocketmq", peer.namesrv, peer.broker)
 
 

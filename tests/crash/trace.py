@@ -42,6 +42,8 @@ STRACE_OPTIONS = (
 )
 _CODES = {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 _FLUSHES = {"fdatasync", "fsync"}
+_LOGS = "/commitlog/", "/data/"
+"""Where the segments of a log are: of a plain one, and of one of entries."""
 _RECEIVES = {"recvfrom", "recvmsg", "read"}
 _REPLIES = {"sendto", "sendmsg", "write", "writev"}
 
@@ -152,7 +154,7 @@ def judge(calls: Iterable[Call], segment_size: int) -> Verdict:
         set()
     )  # other sockets of the process, like the one that wakes its loop, carry no frames
     for call in sorted(calls, key=lambda call: call.returned):
-        if call.name in _FLUSHES and "/commitlog/" in call.target:
+        if call.name in _FLUSHES and any(folder in call.target for folder in _LOGS):
             if call.result == 0:
                 verdict.flushes += 1
                 flushes[call.target.rpartition("/")[2]].append(call)

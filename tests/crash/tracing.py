@@ -48,12 +48,12 @@ def traced_load(
             producer.join(60)
             assert not producer.is_alive(), f"{producer.name} hangs"
         assert server.terminate() == 0, place.errors()
-    _wait_for_tracer(trace, server.process.pid)
+    wait_for_tracer(trace, server.process.pid)
     assert not ledger.troubles, ledger.troubles
     return judge_file(trace, SEGMENT_SIZE), ledger
 
 
-def _wait_for_tracer(trace: Path, pid: int) -> None:
+def wait_for_tracer(trace: Path, pid: int) -> None:
     """strace is nobody's child now; the last line of its file says that it has seen everything."""
     until = time.monotonic() + _TRACER_TIMEOUT_S
     while time.monotonic() < until:

@@ -9,9 +9,11 @@ import threading
 import time
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
 import pytest
 
-from ropewalk import Admin, Producer
+from ropewalk import Admin, AsyncProducer, Producer
 from ropewalk.client.core.messages import Message
 from ropewalk.testing import BrokerDidNotStart, BrokerProcess, RopewalkBroker
 from tests.bench.fixture_times import reset_gaps
@@ -102,6 +104,24 @@ def test_waiting_for_what_never_comes_says_what_is_there(ropewalk_broker: Ropewa
     ropewalk_broker.send(topic, b"only")
     with pytest.raises(TimeoutError, match="it holds 1"):
         ropewalk_broker.messages(topic, 2, timeout=0.1)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_wait_that_holds_an_event_loop_up_says_so(ropewalk_broker: RopewalkBroker, backend: str) -> None:
+    topic = ropewalk_broker.topic()
+
+    async def blocks_its_loop() -> None:
+        with pytest.raises(TimeoutError, match=r"stood still.*asyncio\.to_thread"):
+            ropewalk_broker.messages(topic, 1, timeout=0.05)
+
+    async def waits_in_a_thread() -> None:
+        async with AsyncProducer(ropewalk_broker.namesrv) as producer, anyio.create_task_group() as tasks:
+            tasks.start_soon(producer.send, topic, b"meanwhile")
+            (message,) = await anyio.to_thread.run_sync(ropewalk_broker.messages, topic, 1)
+            assert message.body == b"meanwhile"
+
+    anyio.run(blocks_its_loop, backend=backend)
+    anyio.run(waits_in_a_thread, backend=backend)
 
 
 def test_a_broker_that_cannot_start_is_quoted() -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 
 class SessionProcess:

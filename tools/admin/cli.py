@@ -14,6 +14,7 @@ import typer
 from ropewalk.client.admin.results import version_text
 from ropewalk.client.blocking.admin import Admin
 from tools.admin import broker as admin_broker
+from tools.admin import dledger as admin_dledger
 from tools.admin import group as admin_group
 from tools.admin import ha as admin_ha
 from tools.admin import message as admin_message
@@ -28,11 +29,13 @@ from tools.admin.base import (
     tell_skipped,
 )
 from tools.admin.progress import Drawings, Interval, Watch, draw, group_sheet, queue_sheet
+from tools.common.mqadmin import GroupKnowingMqadmin
 from tools.common.options import (
     complete_group,
 )
 
 app = typer.Typer(
+    cls=GroupKnowingMqadmin,
     name="admin",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -56,6 +59,7 @@ for family in (
     admin_offset.app,
     admin_sink.app,
     admin_ha.app,
+    admin_dledger.app,
 ):
     app.add_typer(family)
 

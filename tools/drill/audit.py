@@ -28,10 +28,16 @@ EXAMPLES_MAX = 10
 Outcome = Literal["acknowledged", "unknown", "refused"]
 
 
-def outcome_of(code: int | None) -> Outcome:
-    """Return the outcome of a request by the code of its answer; None: no answer came."""
+UNSURE_REMARKS = ("TERM_CHANGED", "QUORUM_LATE")
+"""What a DLedger leader says, with code 1, where the next leader may keep the message or not."""
+
+
+def outcome_of(code: int | None, remark: str = "") -> Outcome:
+    """Return the outcome of a request by its answer; None: no answer came."""
     if code == ResponseCode.SUCCESS:
         return "acknowledged"
+    if code == ResponseCode.SYSTEM_ERROR and remark.startswith(UNSURE_REMARKS):
+        return "unknown"
     return "unknown" if code is None or code in OPEN_CODES else "refused"
 
 
@@ -49,7 +55,7 @@ class Attempt:
 
     @property
     def outcome(self) -> Outcome:
-        return outcome_of(self.code)
+        return outcome_of(self.code, self.remark)
 
 
 @dataclass(slots=True)

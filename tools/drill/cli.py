@@ -33,7 +33,7 @@ from tools.common.output import (
     print_table,
     report_error,
 )
-from tools.drill.drills import DRILLS, Drill, find
+from tools.drill.drills import ALL_DRILLS, MODES, Drill, drills_of
 from tools.drill.outcome import Result
 from tools.drill.report import html as report_html
 from tools.drill.report import text as report_text
@@ -58,12 +58,20 @@ def list_drills(
     """Show every drill: its name, what it does, and how many brokers it starts."""
     if as_json:
         rows = [
-            {"name": d.name, "title": d.title, "expects": d.expects, "members": d.members, "live": d.live}
-            for d in DRILLS
+            {
+                "name": d.name,
+                "title": d.title,
+                "expects": d.expects,
+                "members": d.members,
+                "live": d.live,
+                "mode": d.mode,
+            }
+            for d in ALL_DRILLS
         ]
         print_json({"drills": rows})
         return
-    print_table(("drill", "brokers", "what is done"), [(d.name, d.members, d.title) for d in DRILLS])
+    table = [(d.name, d.mode, d.members, d.title) for d in ALL_DRILLS]
+    print_table(("drill", "mode", "brokers", "what is done"), table)
 
 
 @app.command()
@@ -73,9 +81,15 @@ def run(
         typer.Argument(
             metavar="NAME",
             help="Drills to run, one after the other, or `all`.",
-            autocompletion=lambda: [*(drill.name for drill in DRILLS), "all"],
+            autocompletion=lambda: [*(drill.name for drill in ALL_DRILLS), "all"],
         ),
     ],
+    mode: Annotated[
+        str,
+        typer.Option(
+            help="How the group finds its master: by an order (master-slave) or an election (dledger)."
+        ),
+    ] = MODES[0],
     seconds: Annotated[float, typer.Option(min=1.0, help="How long the load lasts.")] = 12.0,
     rate: Annotated[float, typer.Option(min=1.0, help="Messages a second to send.")] = 300.0,
     body_size: Annotated[int, typer.Option(min=1, max=1_000_000, help="Bytes of a message body.")] = 256,
@@ -137,7 +151,7 @@ def run(
             keep=keep,
             seed=seed,
         )
-        chosen = _choose(names)
+        chosen = _choose(names, mode)
         live = _live(chosen, name_server, broker_name, options, yes=yes)
         if report is not None:
             _check_writable(report)
@@ -151,16 +165,17 @@ def _words(command: str) -> list[str]:
         raise UsageError(f"--ropewalk {command!r} is no command: {exc}") from exc
 
 
-def _choose(names: Sequence[str]) -> list[Drill]:
+def _choose(names: Sequence[str], mode: str) -> list[Drill]:
+    if mode not in MODES:
+        raise UsageError(f"there is no mode {mode!r}; there are: {', '.join(MODES)}")
+    drills = {drill.name: drill for drill in drills_of(mode)}
     if ALL in names:
-        return list(DRILLS)
-    chosen = []
-    for name in names:
-        drill = find(name)
-        if drill is None:
-            raise UsageError(f"there is no drill {name!r}; there are: {', '.join(d.name for d in DRILLS)}")
-        chosen.append(drill)
-    return chosen
+        return list(drills.values())
+    if unknown := [name for name in names if name not in drills]:
+        other = next((drill.mode for drill in ALL_DRILLS if drill.name in unknown), None)
+        hint = f" (that is one of --mode {other})" if other is not None else ""
+        raise UsageError(f"there is no drill {unknown[0]!r}{hint}; there are: {', '.join(drills)}")
+    return [drills[name] for name in names]
 
 
 def _live(
@@ -174,7 +189,7 @@ def _live(
     address = str(parse_address(name_server))
     refused = [drill.name for drill in chosen if not drill.live]
     if refused:
-        allowed = ", ".join(drill.name for drill in DRILLS if drill.live)
+        allowed = ", ".join(drill.name for drill in ALL_DRILLS if drill.live)
         raise UsageError(f"on a live group there are only {allowed}; not {', '.join(refused)}")
     if options.settings or options.command or options.keep:
         raise UsageError(

@@ -12,6 +12,7 @@ from pathlib import Path
 import trio
 
 from tools.drill import operate
+from tools.drill.dledger import LEDGER_DRILLS, MODE
 from tools.drill.stage import Drill, Stage
 from tools.drill.testbed import damage
 from tools.drill.testbed.cluster import SLAVE_TIMEOUT_MS, Node
@@ -509,9 +510,13 @@ DRILLS = (
 )
 
 
-def find(name: str) -> Drill | None:
-    """The drill of this name."""
-    return next((drill for drill in DRILLS if drill.name == name), None)
+ALL_DRILLS = (*DRILLS, *LEDGER_DRILLS)
+MODES = (DRILLS[0].mode, MODE)
 
 
-__all__ = ["DRILLS", "Drill", "find"]
+def drills_of(mode: str) -> tuple[Drill, ...]:
+    """Return the drills for a group of this mode."""
+    return tuple(drill for drill in ALL_DRILLS if drill.mode == mode)
+
+
+__all__ = ["ALL_DRILLS", "DRILLS", "MODES", "Drill", "drills_of"]

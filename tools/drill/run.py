@@ -27,12 +27,14 @@ from ropewalk.format.remoting import Command
 from tools.common.output import counted
 from tools.drill import reading
 from tools.drill.audit import Audit, Found, audit, overlapping_acknowledgements
+from tools.drill.dledger import MODE
 from tools.drill.load import Load, LoadSpec, Router, create_topic, remove_topic
 from tools.drill.outcome import BUCKET_S, Latency, Link, Replicas, Result, Series
 from tools.drill.stage import SETTLE_S, STORING, Drill, Options, Progress, Stage
 from tools.drill.testbed.cluster import Cluster, Ended
 from tools.drill.testbed.damage import small_disk
 from tools.drill.testbed.group import CannotRun, Group, Member, find_live_group
+from tools.drill.testbed.ledger_cluster import LedgerCluster
 from tools.drill.timeline import Timeline, gaps, lag_bytes, longest_gap, per_bucket
 
 TOPIC = "drill-load"
@@ -49,7 +51,7 @@ async def run_drill(drill: Drill, options: Options, progress: Progress) -> Resul
     rng = random.Random(options.seed) if options.seed is not None else random.Random()
     folder = Path(tempfile.mkdtemp(prefix=f"ropewalk-drill-{drill.name}-"))
     try:
-        cluster = Cluster(
+        cluster = (LedgerCluster if drill.mode == MODE else Cluster)(
             folder,
             drill.members,
             settings={**drill.settings, **options.settings},
@@ -123,7 +125,8 @@ class _Run:
 
     async def run(self) -> Result:
         try:
-            await create_topic(self.group.members[0].address, self.spec.topic, self.spec.queues)
+            for member in self.group.members if self.drill.mode == MODE else self.group.members[:1]:
+                await create_topic(member.address, self.spec.topic, self.spec.queues)
         except RopewalkError as exc:
             raise CannotRun(f"the group takes no topic: {exc}") from exc
         self.router.on_change = self._master_changed
@@ -154,6 +157,8 @@ class _Run:
         if not await self.stage.wait_for(lambda: self.router.master is not None, SETTLE_S):
             raise CannotRun(f"the name server tells no master of the group{self._last_words()}")
         self.timeline.begin()
+        if self.drill.mode == MODE:
+            self.stage.masters[:] = [(0.0, self.stage.master().name)]
         self.timeline.add(
             "phase", f"the load begins: {self.spec.rate:g} messages a second to {self.stage.master().name}"
         )
@@ -174,9 +179,11 @@ class _Run:
     async def _warm_up(self) -> None:
         """Wait until the slave counts: before, every answer would be "no slave is available"."""
         self.progress.stage("waiting for the slave")
-        master = self.group.members[0].address
         deadline = trio.current_time() + SETTLE_S
         code: int | None = None
+        first, elects = self.group.members[0].address, self.drill.mode == MODE
+        if elects and not await self.stage.wait_for(lambda: self.router.master is not None, SETTLE_S):
+            raise CannotRun(f"the members elect no leader{self._last_words()}")
         while code != ResponseCode.SUCCESS:
             if trio.current_time() > deadline:
                 raise CannotRun(
@@ -185,7 +192,7 @@ class _Run:
                 )
             await trio.sleep(0.05)
             try:
-                code = await self.load.probe(master)
+                code = await self.load.probe(self.stage.master().address if elects else first)
             except RopewalkError:
                 continue
 
@@ -202,7 +209,10 @@ class _Run:
         if address is None:
             self.timeline.add("seen", "the name server knows no master")
         else:
-            self.timeline.add("seen", f"the name server sends clients to {self.group.name_of(address)}")
+            name = self.group.name_of(address)
+            self.timeline.add("seen", f"the name server sends clients to {name}")
+            if self.drill.mode == MODE and name != self.stage.masters[-1][1]:
+                self.stage.masters.append((self.timeline.now(), name))
 
     async def _sample(self, member: Member) -> None:
         """Ask a member, behind the proxy's back, how far its log reaches."""

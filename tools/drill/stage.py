@@ -59,6 +59,8 @@ class Drill:
     """The claim that a clean verdict proves, in a sentence or two."""
     members: int
     script: Script
+    mode: str = "master-slave"
+    """How the group finds its master: "master-slave" by an administrator's order, "dledger" by elections."""
     settings: Mapping[str, str] = field(default_factory=dict)
     slave_disk: int | None = None
     """Bytes of the small disk that the slave's store gets; None leaves it where all temporary files are."""

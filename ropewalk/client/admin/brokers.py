@@ -9,8 +9,10 @@ from ropewalk.client.admin.messages import MessageSteps
 from ropewalk.client.admin.results import (
     BrokerMember,
     BrokerStatus,
+    LedgerStatus,
     SinkStatus,
     Statistics,
+    read_ledger_status,
     read_sinks,
     read_statistics,
 )
@@ -138,6 +140,16 @@ class AdminCore(MessageSteps):
             none_for=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.QUERY_NOT_FOUND),
         )
         return tuple(member for member, _ in answers)
+
+    def ledger_status(self, *, broker: str | None = None) -> Steps[tuple[LedgerStatus, ...]]:
+        """Return the status of each registered member of DLedger groups; other brokers are left out."""
+        members = yield from self.selected(cluster=None, broker=broker)
+        answers = yield from self.query_all(
+            members,
+            RequestCode.ROPEWALK_LEDGER_STATUS,
+            none_for=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.ILLEGAL_OPERATION),
+        )
+        return tuple(read_ledger_status(member, document_in(answer)) for member, answer in answers)
 
     def name_server_config(self) -> Steps[dict[str, dict[str, str]]]:
         """Return the settings of each name server."""

@@ -126,6 +126,83 @@ def read_sinks(member: BrokerMember, document: Document) -> tuple[SinkStatus, ..
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerPeerStatus:
+    """A member of a DLedger group, as another one sees it."""
+
+    id: str
+    address: str
+    is_linked: bool
+    """Whether both links are up."""
+    heard_ms: int
+    """How long ago it was heard; -1: never."""
+    match: int
+    """The index through which the leader knows it to have the log on its disk; -1 where it does not know."""
+    why: str
+    """The reason why a link is down."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerStatus:
+    """A member of a DLedger group, as it sees itself and the others."""
+
+    member: BrokerMember
+    id: str
+    group: str
+    members: tuple[str, ...]
+    role: str
+    term: int
+    leader: str
+    """Empty while it knows none."""
+    leads: bool
+    """Whether it takes messages: elected, and its term opened."""
+    why: str
+    """The reason for its last change of role."""
+    end: int
+    """Index of the last entry of its log; -1 for an empty one."""
+    durable: int
+    """Index through which its log is on its disk."""
+    committed: int
+    shown: int
+    """Index through which consumers may see messages at this member."""
+    elections: int
+    """How often it became the leader since it started."""
+    peers: tuple[LedgerPeerStatus, ...]
+
+
+@_reads_a_peer
+def read_ledger_status(member: BrokerMember, document: Document) -> LedgerStatus:
+    """Return the answer to 30040."""
+    standing = document["standing"]
+    return LedgerStatus(
+        member,
+        str(document["id"]),
+        str(document["group"]),
+        tuple(map(str, document["members"])),
+        str(standing["role"]),
+        int(standing["term"]),
+        str(standing["leader"] or ""),
+        bool(document["leads"]),
+        str(standing["why"]),
+        int(document["end"]["index"]),
+        int(document["durable"]),
+        int(document["commit"]["index"]),
+        int(document["shown"]["index"]),
+        int(document["elections"]),
+        tuple(
+            LedgerPeerStatus(
+                str(peer["id"]),
+                str(peer["address"]),
+                bool(peer["control"]) and bool(peer["data"]),
+                int(peer["heard_ms"]),
+                int(peer["match"]),
+                str(peer["why"]),
+            )
+            for peer in document["peers"]
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Counted:
     """A counter over a period: the sum, the rate a second, and the mean of each time."""
 

@@ -14,12 +14,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Never, ParamSpec, TypeVar
 
 from ropewalk.client.admin.brokers import AdminCore
 from ropewalk.client.admin.cluster import ADMIN_TIMEOUT_S
 from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
+from ropewalk.client.core.options import check_seconds, refuse_unknown
 from ropewalk.client.core.steps import Steps
 from ropewalk.client.machine import clock, name_servers_or_default
 
@@ -44,11 +45,19 @@ def _held(
 class AsyncAdmin:
     """An administrator of one cluster. Use it as `async with`, or `start` and `close` it."""
 
-    def __init__(self, name_servers: str | None = None, *, timeout: float = ADMIN_TIMEOUT_S) -> None:
-        """Make it without connecting. `timeout` seconds bound each connect and each answer.
+    def __init__(
+        self, name_servers: str | None = None, *, timeout: float = ADMIN_TIMEOUT_S, **unknown: Never
+    ) -> None:
+        """Make it without connecting.
 
-        Raises `BadAddress` when the list of name servers cannot be read.
+        name_servers: as in "host:port;host:port"; ROPEWALK_NAMESRV_ADDR or NAMESRV_ADDR if absent, else a local one.
+        timeout: seconds, for each connect and each answer.
+
+        Raises `BadAddress` when the list of name servers cannot be read, `TypeError` and `ValueError` for options that
+        mean nothing.
         """
+        refuse_unknown(unknown, ("name_servers", "timeout"))
+        check_seconds("timeout", timeout)
         self._core = AdminCore(name_servers_or_default(name_servers), clock=clock, timeout_s=timeout)
         self._timeout = timeout
         self._links: AsyncLinks | None = None
@@ -148,5 +157,6 @@ class AsyncAdmin:
     restore_write_permission = _held(AdminCore.restore_write_permission)
     clean_unused_topics = _held(AdminCore.clean_unused_topics)
     sinks = _held(AdminCore.sinks)
+    ledger_status = _held(AdminCore.ledger_status)
     forget_sink = _held(AdminCore.forget_sink)
     name_server_config = _held(AdminCore.name_server_config)

@@ -50,7 +50,7 @@ from ropewalk.client.core.consume.consuming import ConsumerIdentity
 from ropewalk.client.core.consume.membership import Subscription
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped
-from ropewalk.client.core.options import make_options
+from ropewalk.client.core.options import check_hook, check_text, make_options
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.machine import (
     name_servers_or_default,
@@ -134,6 +134,9 @@ class AsyncPushConsumer:
         """
         name_servers = name_servers_or_default(name_servers)
         options = make_options(PushOptions, locals(), unknown)
+        check_text("client_id", client_id)
+        check_hook("on_error", on_error)
+        check_hook("on_skipped", on_skipped)
         caller = HandlerCaller(handler, on_error)
         wanted = subscriptions(topics, sql)
         read = tuple(subscription.topic for subscription in wanted)

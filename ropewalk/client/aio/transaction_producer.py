@@ -22,7 +22,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Unpack
+from dataclasses import asdict
+from typing import Never
 
 import anyio
 from anyio.abc import TaskGroup
@@ -31,7 +32,9 @@ from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.aio.producer import AsyncProducer
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.messages import Message
-from ropewalk.client.core.produce.sending import ProducerSettings, as_message
+from ropewalk.client.core.options import check_hook, make_options
+from ropewalk.client.core.produce.bodies import COMPRESS_OVER
+from ropewalk.client.core.produce.sending import ProducerOptions, as_message
 from ropewalk.client.core.produce.transacting import (
     Check,
     Outcome,
@@ -67,19 +70,50 @@ class AsyncTransactionProducer(AsyncProducer):
         on_check: OnCheck | OnCheckAsync,
         name_servers: str | None = None,
         *,
+        group: str = "",
         topics: Sequence[str] = (),
         client_id: str | None = None,
-        **options: Unpack[ProducerSettings],
+        timeout: float = 3.0,
+        retries: int = 0,
+        compress_over: int = COMPRESS_OVER,
+        avoid_slow_brokers: bool = False,
+        retry_unless_ok: bool = False,
+        linger: float = 0.005,
+        batch_bytes: int = 64 * 1024,
+        batch_count: int = 512,
+        pending_max: int = 10_000,
+        **unknown: Never,
     ) -> None:
-        """Make it for a group, which has to be named; `options` are the fields of `ProducerOptions`.
+        """Make it without connecting. Times are in seconds, sizes in bytes.
 
-        `topics` are those whose brokers may ask from the start, also about halves of an earlier process. Nothing is
-        connected yet. Raises ValueError without a group, and `BadAddress` when the list cannot be read.
+        on_check: called with a message whose outcome the broker asks for; returns an `Outcome`. A coroutine
+            function, or a plain one.
+        name_servers: as in "host:port;host:port"; ROPEWALK_NAMESRV_ADDR or NAMESRV_ADDR if absent, else a local one.
+        group: the producer group; brokers ask any of its members.
+        topics: those whose brokers may ask from the start, also about halves of an earlier process.
+        client_id: the name of this client at brokers; one that no other client has, if absent.
+        timeout: for a send with all its attempts.
+        retries: attempts after the first, where the outcome of one is unknown or a broker cannot. With more than 0 a
+            half message may be stored twice, and the broker asks about both.
+        compress_over: bodies longer than this are compressed if that makes them shorter; those of a batch are not.
+        avoid_slow_brokers: leave brokers alone for a while that answered slowly or not at all.
+        retry_unless_ok: try another broker for a message that was stored with a reservation, at the price of a
+            duplicate.
+        linger: how long `send_async` lets a message wait for company; 0 sends every message by itself.
+        batch_bytes: the size at which gathered messages leave.
+        batch_count: the number at which gathered messages leave.
+        pending_max: messages given to `send_async` and not yet accounted for; more of them wait.
+
+        Raises `ValueError` without a group, `BadAddress` when the list cannot be read, `LocalProtocolError` for a group
+        that cannot be one, `TypeError` and `ValueError` for options that mean nothing.
         """
-        if not options.get("group"):
+        options = make_options(ProducerOptions, locals(), unknown)
+        if not group:
             raise ValueError("a transactional producer needs a group of its own: brokers ask its members")
-        options.setdefault("retries", 0)
-        super().__init__(name_servers, client_id=client_id, **options)
+        check_hook("on_check", on_check)
+        if isinstance(topics, str):
+            raise TypeError(f"topics are several, as in [{topics!r}]")
+        super().__init__(name_servers, client_id=client_id, **asdict(options))
         self._on_check = on_check
         self._topics = dict.fromkeys((*topics, DEFAULT_TOPIC))
         self._transactions = TransactionCore(self._core)
@@ -232,6 +266,6 @@ class AsyncTransactionProducer(AsyncProducer):
                 if inspect.isawaitable(outcome):
                     outcome = await outcome
             return Outcome(outcome)
-        except Exception:
-            logger().exception("on_check failed", transaction=message.message_id)
+        except Exception as exc:
+            logger().error("on_check failed", transaction=message.message_id, exc_info=exc)
             return Outcome.UNKNOWN

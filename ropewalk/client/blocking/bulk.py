@@ -332,20 +332,20 @@ def read_range(
 ) -> Iterator[Chunk]:
     """Read it to its end, in order.
 
-    `connect` gives a connection to whoever serves the queue now. It is asked again when one broke, gave no answer for
-    `answer_s` seconds, or is not the one to ask; it may raise `Unreachable`. After `timeout_s` seconds without progress
-    the last such error is raised, or `RangeLost` if the broker is there and has not got that far. Connections belong
-    to the caller, who may use one again when this has ended well.
+    `connect` gives a connection to whoever serves the queue now. It is asked again when one broke, gave no answer or
+    had nothing to give for `answer_s` seconds, or is not the one to ask; it may raise `Unreachable`. After `timeout_s`
+    seconds without progress the last such error is raised, or `RangeLost` if the broker is there and has not got that
+    far. Connections belong to the caller, who may use one again when this has ended well.
     """
     connection: Connection | None = None
     pending: dict[int, int] = {}
-    progress = heard = monotonic()
+    progress = heard = since = monotonic()
     try:
         while not reader.done:
             try:
                 if connection is None:
                     connection = connect()
-                    heard = monotonic()
+                    heard = since = monotonic()
                 for ticket, command in reader.requests():
                     pending[connection.start(command)] = ticket
                 answered = False
@@ -365,6 +365,9 @@ def read_range(
                     continue
                 if now - progress >= timeout_s:
                     reader.give_up()
+                elif reader.wait_s and now - max(progress, since) >= answer_s:
+                    # A master that became a slave says "not now" for ever: another member may serve the queue.
+                    raise TryElsewhere(reader.starving or "nothing came")
                 elif reader.wait_s:
                     sleep(reader.wait_s)  # it said "not now", and would say so again at once
                     connection.receive(0)

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
+from typing import Never
 
 from ropewalk.client.blocking.links import BlockingLinks
 from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped, Skipped
+from ropewalk.client.core.options import check_hook, refuse_unknown
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.log import Troubles, log_skipped
 from ropewalk.client.machine import name_servers_or_default, new_client_id, new_pull_core
@@ -35,14 +37,24 @@ class PullConsumer:
         sql: Mapping[str, str] | None = None,
         consume_from: ConsumeFrom = "latest",
         on_skipped: OnSkipped | None = None,
+        **unknown: Never,
     ) -> None:
-        """Subscribe to `topics`, each with its expression: `"*"`, or tags as in `"paid || refunded"`; and to the
-        topics of `sql`, each with an SQL92 expression over properties: `{"orders": "amount > 3 AND region = 'eu'"}`.
-        An expression that cannot be read raises `SqlSyntaxError`, a ValueError.
+        """Make it without connecting.
 
-        `consume_from` is where a queue begins that the group never committed: "earliest", "latest", a datetime, or
-        milliseconds since 1970. `on_skipped(skipped)` is called where messages are passed over.
+        group: the consumer group, whose committed progress it reads and writes; it is no member that shares queues.
+        topics: what is wanted of each: "*", or tags as in "paid || refunded".
+        name_servers: as in "host:port;host:port"; ROPEWALK_NAMESRV_ADDR or NAMESRV_ADDR if absent, else a local one.
+        sql: further topics, each with an SQL92 expression over properties: {"orders": "amount > 3 AND region = 'eu'"}.
+        consume_from: where a queue begins that the group never committed: "earliest", "latest", a datetime, or
+            milliseconds since 1970.
+        on_skipped: called where messages are passed over.
+
+        Raises `LocalProtocolError` for a group or topic that cannot be one, `BadAddress` when the name servers cannot
+        be read, `TypeError` and `ValueError` for options that mean nothing, `SqlSyntaxError` (a ValueError) for an
+        expression that is none.
         """
+        refuse_unknown(unknown, ("sql", "consume_from", "on_skipped", "name_servers"))
+        check_hook("on_skipped", on_skipped)
         name_servers = name_servers_or_default(name_servers)
         self.skipped = 0
         """Messages that were passed over without having been returned."""
@@ -83,7 +95,10 @@ class PullConsumer:
         self._core.assign(queues)
 
     def assign_topics(self) -> tuple[TopicQueue, ...]:
-        """Read every queue that the topics have now. Raises `Rejected` (17) for a topic that does not exist."""
+        """Read every queue that the topics have now, as the first `poll` does where none were assigned.
+
+        Raises `Rejected` (17) for a topic that does not exist.
+        """
         return self._links.drive(self._core.assign_topics())
 
     def seek(self, queue: TopicQueue, offset: int) -> None:

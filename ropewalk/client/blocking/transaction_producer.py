@@ -15,14 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from functools import partial
-from typing import Unpack
+from typing import Never
 
 from ropewalk.client.aio.transaction_producer import AsyncTransactionProducer, OnCheck
 from ropewalk.client.blocking.loop_thread import LoopClient, LoopThread
 from ropewalk.client.core.connection import NotOpen
 from ropewalk.client.core.messages import Message, SendResult
-from ropewalk.client.core.produce.sending import ProducerSettings
+from ropewalk.client.core.options import make_options
+from ropewalk.client.core.produce.bodies import COMPRESS_OVER
+from ropewalk.client.core.produce.sending import ProducerOptions
 from ropewalk.client.core.produce.transacting import Outcome, Transaction
 from ropewalk.client.core.routes import Queue
 
@@ -37,14 +40,47 @@ class TransactionProducer(LoopClient[AsyncTransactionProducer]):
         on_check: OnCheck,
         name_servers: str | None = None,
         *,
+        group: str = "",
         topics: Sequence[str] = (),
         client_id: str | None = None,
-        **options: Unpack[ProducerSettings],
+        timeout: float = 3.0,
+        retries: int = 0,
+        compress_over: int = COMPRESS_OVER,
+        avoid_slow_brokers: bool = False,
+        retry_unless_ok: bool = False,
+        linger: float = 0.005,
+        batch_bytes: int = 64 * 1024,
+        batch_count: int = 512,
+        pending_max: int = 10_000,
+        **unknown: Never,
     ) -> None:
-        """Make it as `AsyncTransactionProducer`, without connecting."""
+        """Make it without connecting. Times are in seconds, sizes in bytes.
+
+        on_check: called with a message whose outcome the broker asks for; returns an `Outcome`. Called in worker
+            threads.
+        name_servers: as in "host:port;host:port"; ROPEWALK_NAMESRV_ADDR or NAMESRV_ADDR if absent, else a local one.
+        group: the producer group; brokers ask any of its members.
+        topics: those whose brokers may ask from the start, also about halves of an earlier process.
+        client_id: the name of this client at brokers; one that no other client has, if absent.
+        timeout: for a send with all its attempts.
+        retries: attempts after the first, where the outcome of one is unknown or a broker cannot. With more than 0 a
+            half message may be stored twice, and the broker asks about both.
+        compress_over: bodies longer than this are compressed if that makes them shorter; those of a batch are not.
+        avoid_slow_brokers: leave brokers alone for a while that answered slowly or not at all.
+        retry_unless_ok: try another broker for a message that was stored with a reservation, at the price of a
+            duplicate.
+        linger: how long `send_async` lets a message wait for company; 0 sends every message by itself.
+        batch_bytes: the size at which gathered messages leave.
+        batch_count: the number at which gathered messages leave.
+        pending_max: messages given to `send_async` and not yet accounted for; more of them wait.
+
+        Raises `ValueError` without a group, `BadAddress` when the list cannot be read, `LocalProtocolError` for a group
+        that cannot be one, `TypeError` and `ValueError` for options that mean nothing.
+        """
+        options = make_options(ProducerOptions, locals(), unknown)
         super().__init__(
             lambda own_id: AsyncTransactionProducer(
-                on_check, name_servers, topics=topics, client_id=own_id, **options
+                on_check, name_servers, topics=topics, client_id=own_id, **asdict(options)
             ),
             client_id,
             "ropewalk-transactions",

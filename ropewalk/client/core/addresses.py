@@ -65,6 +65,8 @@ def parse_address_list(text: str, default_port: int | None = NAME_SERVER_PORT) -
 def choose_name_servers(given: str | None, environ: Mapping[str, str]) -> str:
     """Return the name servers of a client: those that its program gives, else the environment's, else a local one."""
     if given is not None:
+        if not isinstance(given, str):
+            raise TypeError(f'name servers are text, as in "host:port;host:port", and not {given!r}')
         return given
     return next(filter(None, map(environ.get, NAME_SERVER_VARIABLES)), DEFAULT_NAME_SERVER)
 

@@ -9,7 +9,7 @@ A pull carries its own subscription, since a client without a group announces no
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -85,7 +85,15 @@ class Message(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
             # A mistake of the program, told where it was made and not where the message is sent.
-            raise TypeError(f"the body must be bytes, not {type(self.body).__name__}")
+            raise TypeError(_no_bytes(self.body))
+        if self.tags is not None and not isinstance(self.tags, str):
+            raise TypeError(f"tags is one tag, as text, and not {self.tags!r}")
+        if self.group is not None and not isinstance(self.group, str):
+            raise TypeError(f"the group of a message is text, and not {self.group!r}")
+        if self.properties:
+            _check_texts(self.properties)
+        if self.flag or self.delay_level:
+            _check_numbers(self.flag, self.delay_level)
         if self.keys is not None:
             msgspec.structs.force_setattr(self, "keys", _list_of_keys(self.keys) or None)
         if self.delay is not None or self.deliver_at is not None:
@@ -320,7 +328,28 @@ def message_properties(message: Message, unique_key: str) -> bytes:
     return encode_properties(properties)
 
 
+def _no_bytes(body: object) -> str:
+    hint = ": encode it, as in text.encode()" if isinstance(body, str) else ""
+    return f"the body must be bytes, not {type(body).__name__}{hint}"
+
+
+def _check_numbers(*numbers: object) -> None:
+    for number in numbers:
+        if not isinstance(number, int):
+            raise TypeError(f"flag and delay_level are whole numbers, and not {number!r}")
+
+
+def _check_texts(properties: object) -> None:
+    if not isinstance(properties, Mapping):
+        raise TypeError(f'properties are names and values, as in {{"region": "eu"}}, and not {properties!r}')
+    for name, value in properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"names and values of properties are text, and not {name!r}: {value!r}")
+
+
 def _list_of_keys(keys: Sequence[str]) -> list[str]:
+    if not isinstance(keys, Iterable):
+        raise TypeError(f"keys are a list of texts, and not {keys!r}")
     found = [keys] if isinstance(keys, str) else list(keys)
     for key in found:
         if not isinstance(key, str):

@@ -46,7 +46,7 @@ class ReadingBackSender(KeyedSender):
                 self._sleep(_LATE_S)
             for queue in self._anchors.offsets:
                 self._found |= {key: (queue, offset) for key, offset in self._read_back(queue).items()}
-        known = self._found.pop(row.key, None)
+        known = self._found.pop(self._row_keys.key_of(row.digest), None)
         if known is None:
             return True
         self._count_known(row.topic, *known)
@@ -98,7 +98,7 @@ class ReadingBackSender(KeyedSender):
             keys = self._read_back(target.queue)
             rows: list[Outgoing] = []
             for row in target.sending:
-                offset = keys.get(row.key)
+                offset = keys.get(self._row_keys.key_of(row.digest))
                 if offset is None:
                     rows.append(row)
                 else:

@@ -9,6 +9,9 @@ own batch and partition, and leaves those rows out. Usually that is nothing: wha
 A commit writes the mark of the batch first and the anchors then. A mark without its anchors makes tasks read more than
 they had to; anchors without the mark would make them miss rows of a batch that is repeated.
 
+Brokers write such offsets to their disk every few seconds, so a kill takes the newest away. Older ones are as good, and
+where there is none at all a task begins two minutes before the queue's last message.
+
 A request without an answer may have been stored. Its queue is read before it is sent again, after a moment in which a
 broker would still have carried it out.
 """
@@ -32,6 +35,7 @@ from ropewalk.format.headers import (
     OffsetResponseHeader,
     PullResponseHeader,
     QueryConsumerOffsetHeader,
+    SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
 from ropewalk.format.properties import P
@@ -49,6 +53,7 @@ _MARKS: Final = (_BATCH_MARK, _DIGEST_MARK, _BROKERS_MARK)
 """Queue ids that no topic reaches; RocketMQ keeps any that a group commits, Ropewalk those up to 65535."""
 _QUERY_BITS: Final = 0x7FFFFFFF
 _COMBINATIONS_MAX: Final = 5_000
+_LOOK_BACK_MS: Final = 120_000
 _PULL_COUNT: Final = 1024
 _NOTHING_THERE: Final = (
     ResponseCode.PULL_NOT_FOUND,
@@ -143,7 +148,9 @@ def read_anchors(
             ends[queue] = answer_header(OffsetResponseHeader, require_success(answer)).offset
         marks[name] = tuple(found[len(own) :])  # type: ignore[assignment]
         missing = {
-            queue.queue_id: ends[queue] for queue, offset in zip(own, found, strict=False) if offset < 0
+            queue.queue_id: _look_back(links, address, topic, queue, ends[queue])
+            for queue, offset in zip(own, found, strict=False)
+            if offset < 0
         }
         if found[-1] < 0:
             missing[_BROKERS_MARK] = _brokers_number(tuple(addresses))
@@ -158,6 +165,19 @@ def read_anchors(
             queue: missing.get(queue.queue_id, offset) for queue, offset in zip(own, found, strict=False)
         }
     return Anchors(topic, offsets, ends, marks)
+
+
+def _look_back(links: ConnectionCache, address: str, topic: str, queue: Queue, end: int) -> int:
+    """Return the offset of the first message of the last two minutes that a queue has messages of."""
+    if end == 0:
+        return 0
+    answer = links.call_all(address, [pull_request(topic, queue, end - 1, 1, "*", 0)])[0]
+    if answer.code != ResponseCode.SUCCESS:
+        return 0  # its last message is damaged or removed: to read all that there is, is to miss nothing
+    stored_ms = decode_records(answer.body)[-1].store_timestamp
+    search = SearchOffsetHeader(topic, queue.queue_id, stored_ms - _LOOK_BACK_MS)
+    answer = links.call_all(address, [command_of(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)])[0]
+    return answer_header(OffsetResponseHeader, require_success(answer)).offset
 
 
 def _offset_in(answer: Command) -> int:

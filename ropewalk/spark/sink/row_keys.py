@@ -15,7 +15,9 @@ from ropewalk.spark.sink.rows import Outgoing
 
 __all__ = ["RowDigest", "RowKeys"]
 
-_DIGEST_SIZE: Final = 12
+_DIGEST_SIZE: Final = 16
+_KEY_BYTES: Final = 12
+"""So much of a digest is the key: two rows of a task of a million have the same with a chance of 1 in 10^17."""
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 _SUM_BITS: Final = 62
 
@@ -36,42 +38,48 @@ class RowDigest:
 
 
 class RowKeys:
-    """The keys of the rows of one task."""
+    """The digests and keys of the rows of one task."""
 
     def __init__(self, sink_id: str, query: str, batch: int, partition: int) -> None:
         self.prefix = row_prefix(sink_id, query, batch, partition)
         """The property text in front of each key."""
         self.digest = RowDigest()
+        self._task = blake2b(self.prefix, digest_size=_DIGEST_SIZE).digest()
         self._seen: set[bytes] = set()
         self._repeats: dict[bytes, int] = {}
 
-    def key_of(self, row: Outgoing) -> bytes:
-        """Return the key of the next row. HOT: once for each row."""
+    def digest_of(self, row: Outgoing) -> bytes:
+        """Return the digest of the next row. HOT: once for each row."""
         message = row.message
-        names = sorted(message.properties) if message.properties else ()
-        text = "\x01".join(
-            (
-                " ".join(message.keys or ()),
-                message.tags or "",
-                message.group or "",
-                f"{message.flag}/{row.queue_id}/{row.broker}/{row.born_ms}",
-                *names,
-                *(message.properties[name] for name in names),
-            )
+        properties = message.properties
+        more = ""
+        if properties:
+            names = sorted(properties)
+            more = "\x01".join((*names, *(properties[name] for name in names)))
+        text = (
+            f"{' '.join(message.keys or ())}\x01{message.tags}\x01{message.group}\x01"
+            f"{message.flag}/{row.queue_id}/{row.broker}/{row.born_ms}\x01{more}"
         ).encode()
-        digest = blake2b(b"%d:%b%b" % (len(text), text, message.body), digest_size=_DIGEST_SIZE).digest()
+        digest = blake2b(
+            b"%b%d:%b%b" % (self._task, len(text), text, message.body), digest_size=_DIGEST_SIZE
+        ).digest()
         self.digest.add(1, int.from_bytes(digest[:8], "big"))
         if digest in self._seen:
             repeat = self._repeats[digest] = self._repeats.get(digest, 0) + 1
-            digest = blake2b(digest + b"%d" % repeat, digest_size=_DIGEST_SIZE).digest()
-        else:
-            self._seen.add(digest)
-        return b2a_base64(digest, newline=False).translate(_URL_SAFE)
+            return blake2b(digest + b"%d" % repeat, digest_size=_DIGEST_SIZE).digest()
+        self._seen.add(digest)
+        return digest
 
-    def unique_key(self, key: bytes) -> str:
+    @staticmethod
+    def key_of(digest: bytes) -> bytes:
+        """Return the key of a row, as its property holds it."""
+        return b2a_base64(digest[:_KEY_BYTES], newline=False).translate(_URL_SAFE)
+
+    @staticmethod
+    def unique_key(digest: bytes) -> str:
         """Return the unique key of a row's message: the same in each run, so that consumers can tell repeats too."""
-        return blake2b(self.prefix + key, digest_size=16).hexdigest().upper()
+        return digest.hex().upper()
 
-    def property_of(self, key: bytes) -> bytes:
-        """Return the property text of a key."""
-        return b"%b%b\x02" % (self.prefix, key)
+    def property_of(self, digest: bytes) -> bytes:
+        """Return the property text of a row."""
+        return b"%b%b\x02" % (self.prefix, self.key_of(digest))

@@ -93,8 +93,8 @@ class Outgoing:
     broker: str | None = None
     born_ms: int | None = None
     """When the message was made, if that is not now."""
-    key: bytes = b""
-    """The key of a row that is written exactly once."""
+    digest: bytes = b""
+    """The digest of a row that is written exactly once."""
 
 
 def columns_of(schema: StructType, options: Options) -> Columns:

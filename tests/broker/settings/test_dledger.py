@@ -1,22 +1,13 @@
 """The keys of DLedger mode: members by name, and what must hold among them."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from broker.settings.config import BrokerConfig, ConfigError, load_config
 from broker.settings.dledger import LedgerPeer, peers_of
-from broker.settings.keys import KEYS
 
 THREE = "n0-127.0.0.1:40911;n1-127.0.0.1:40912;n2-127.0.0.1:40913"
-
-
-@pytest.fixture(autouse=True)
-def built(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keys are judged as if the mode were built."""
-    key = replace(KEYS["enableDLegerCommitLog"], refused={})
-    monkeypatch.setitem(KEYS, key.name, key)
 
 
 def load(**changes: str) -> BrokerConfig:

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from broker.sinks.loading import row_in
 from ropewalk.client.core.produce.row_identity import row_prefix
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.batch import encode_batch
+from ropewalk.format.record import encode_record
 from ropewalk.format.remoting import Command
 from tests.broker.harness import Client, InProcess, config_of
 
@@ -226,3 +228,32 @@ def test_the_hidden_topic_is_in_no_list_and_nobody_sends_to_it(tmp_path: Path) -
             assert answer.code != ResponseCode.SUCCESS
             topics = client.call(RequestCode.GET_ALL_TOPIC_CONFIG)
             assert b"ROPEWALK_SINK" not in topics.body
+
+
+def test_a_batch_of_too_many_rows_is_refused_and_stores_nothing_of_them(tmp_path: Path) -> None:
+    with InProcess(config_of(tmp_path, sinkWindowRowsMax=5)) as running:
+        client = running.connect()
+        init(client)
+        assert counts(append(client, range(4))) == (4, 0)
+        refused = append(client, range(3, 7))
+        assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "sinkWindowRowsMax" in (refused.remark or "")
+        assert counts(append(client, range(4))) == (0, 4)
+        assert len(bodies(running)) == 4
+
+
+@pytest.mark.parametrize("flags", [0, 0x10, 0x20, 0x30])
+def test_a_row_is_found_in_its_record_and_not_in_a_body_that_looks_like_one(flags: int) -> None:
+    forged = row_prefix("S", "q", 1, 2) + b"0123456789abcdef"
+    hosts = [bytes(20) if flags & bit else bytes(8) for bit in (0x10, 0x20)]
+
+    def record(body: bytes, properties: bytes) -> bytes:
+        return encode_record(b"T", 0, 0, 5, 0, flags, 1, hosts[0], 2, hosts[1], 0, 0, body, properties)
+
+    assert row_in(record(forged, b"TAGS\x01a\x02")) is None
+    assert row_in(record(b"x", b"TAGS\x01a\x02")) is None
+    assert row_in(record(forged, row_prefix("S", "q", 3, 4) + b"fedcba9876543210\x02")) == (
+        "S", "q", 3, 4, b"fedcba9876543210",
+    )  # fmt: skip
+    assert row_in(record(b"x", forged)) == ("S", "q", 1, 2, b"0123456789abcdef")
+    assert row_in(record(b"x", b"RW_SINK\x01nonsense\x02")) is None

@@ -45,7 +45,7 @@ class Group:
         """Wait until each member shows exactly these payloads."""
         await until(
             lambda: all(node.payloads == payloads for node in nodes or self.all),
-            5,
+            20,
             f"{len(payloads)} payloads everywhere",
         )
 
@@ -85,7 +85,7 @@ def join(one: Node, others: list[Node]) -> None:
 
 
 async def shown(node: Node, index: int) -> None:
-    await until(lambda: node.ledger.shown.index >= index, 5, f"entry {index} shown")
+    await until(lambda: node.ledger.shown.index >= index, 20, f"entry {index} shown")
 
 
 @in_trio
@@ -195,7 +195,7 @@ async def test_a_member_that_was_away_for_long_is_caught_up_from_the_log() -> No
         leader = await leader_of(members.all)
         away = next(node for node in members.all if node is not leader)
         members.kill(away)
-        payloads = [b"%05d" % number + bytes(1000) for number in range(22_000)]
+        payloads = [b"%05d" % number + bytes(1200) for number in range(18_000)]
         for start in range(0, len(payloads), 500):
             for payload in payloads[start : start + 500]:
                 index = leader.append(payload)

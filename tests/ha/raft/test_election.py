@@ -22,6 +22,8 @@ from ha.raft.types import (
     Stuck,
     Tick,
     Vote,
+    VoteAnswer,
+    VoteResult,
 )
 
 CONFIG = Config(("n0", "n1", "n2"), learners=("n3",))
@@ -100,3 +102,20 @@ def test_a_follower_hears_its_leader_for_a_whole_timeout_more() -> None:
     assert (node.role, node.leader) == (Role.FOLLOWER, "n1")
     assert not campaigns(node.step(Tick(899, 0, 0.0)))
     assert campaigns(node.step(Tick(900, 0, 0.0)))
+
+
+def test_a_member_that_granted_a_pre_vote_lets_that_candidate_go_first() -> None:
+    node = member("n0")
+    node.step(Tick(490, 0, 0.0))
+    node.step(Received("n1", 1, Vote(1, -1, -1, pre=True), 495))
+    assert not campaigns(node.step(Tick(500, 0, 0.0)))
+    assert campaigns(node.step(Tick(645, 0, 0.0)))
+
+
+@pytest.mark.parametrize(("id", "goes_on"), [("n0", True), ("n2", False)])
+def test_of_two_members_at_their_pre_votes_the_smaller_id_goes_on(id: str, goes_on: bool) -> None:
+    node = member(id)
+    assert campaigns(node.step(Tick(500, 0, 0.0)))
+    node.step(Received("n1", 1, Vote(1, -1, -1, pre=True), 501))
+    answer = node.step(Received("n1", 1, VoteAnswer(1, True, VoteResult.ACCEPT), 502))
+    assert (answer.save == Ballot(1, id)) is goes_on

@@ -10,7 +10,7 @@ BUGS = {
     "raft-deposed-leader-cuts": 265,
     "raft-doubt-forgotten": 905,
     "raft-end-for-matched": 0,
-    "raft-flush-of-cut-bytes": 610,
+    "raft-flush-of-cut-bytes": 2870,
     "raft-follower-before-flush": 0,
     "raft-follower-rolls": 0,
     "raft-higher-term-in-answer-ignored": 220,

@@ -35,16 +35,17 @@ def test_the_programs_read_stream_and_write_a_topic(
     broker = ropewalk_own_broker
     broker.topic("orders", queues=2)
     broker.topic("loud-orders", queues=2)
+    broker.topic("exact-orders", queues=2)
     for n in range(20):
         broker.send("orders", Message(b"order %d" % n, keys=f"o{n}", tags="paid" if n % 4 else "open"))
     # Spark's paths are relative to where its JVM was started; the lake is to lie in this test's folder.
     known: dict[str, Any] = {}
     monkeypatch.chdir(tmp_path)
-    read, stream, write, _ = programs()
-    for text in (read, stream, write):
+    read, stream, write, exact, _ = programs()
+    for text in (read, stream, write, exact, exact):
         moved = text.replace(ADDRESS, broker.namesrv).replace('"lake/', f'"{tmp_path}/lake/')
         exec(compile(moved, str(PAGE), "exec"), known)
-        if text is stream:
+        if text in (stream, exact):
             assert known["query"].exception() is None
             known["query"].stop()
     out = capfd.readouterr().out
@@ -54,6 +55,8 @@ def test_the_programs_read_stream_and_write_a_topic(
     assert sorted(bytes(row.body) for row in lake.collect()) == sorted(b"order %d" % n for n in range(20))
     loud = broker.messages("loud-orders", 20)
     assert sorted(record.body for record in loud) == sorted(b"ORDER %d" % n for n in range(20))
+    once = broker.messages("exact-orders", 20)
+    assert sorted(record.body for record in once) == sorted(b"ORDER %d" % n for n in range(20))
     assert {(r.properties["KEYS"], r.properties["TAGS"]) for r in loud if r.body == b"ORDER 4"} == {
         ("o4", "open")
     }

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import random
+import signal
 import sys
 import time
 from collections import Counter
@@ -12,7 +16,7 @@ from pathlib import Path
 
 from ropewalk.client.blocking.simple import Client
 from ropewalk.client.core.messages import Message
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import Rejected, RopewalkError
 from tests.support.processes import checkout_environment
 from tests.support.sessions import PATIENCE_S, SessionProcess
 
@@ -74,12 +78,39 @@ class Pipeline(SessionProcess):
         parents = {pid: int(_stat(pid)[1]) for pid in daemons}
         return [pid for pid in daemons if parents[pid] in parents]
 
+    def kill_worker(self, rng: random.Random) -> None:
+        """SIGKILL a Python worker, in the middle of its task."""
+        assert self.wait_for(lambda: bool(self.workers()), "a worker")
+        _kill_one(self.workers(), rng)
+
+    def kill_executor(self, rng: random.Random) -> None:
+        """SIGKILL the JVM of an executor; its workers go down with it."""
+        assert self.wait_for(lambda: bool(self._executors()), "an executor")
+        _kill_one(self._executors(), rng)
+
+    def _executors(self) -> list[int]:
+        return self.members("CoarseGrainedExecutorBackend", "java")
+
+
+def _kill_one(pids: list[int], rng: random.Random) -> None:
+    with contextlib.suppress(ProcessLookupError, IndexError):
+        os.kill(rng.choice(pids), signal.SIGKILL)
+
 
 def _stat(pid: int) -> list[str]:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ["", "0"]
+
+
+def has_route(namesrv: str, topic: str) -> bool:
+    """Whether a name server tells where the topic is: a moment after it was made."""
+    try:
+        with Client(namesrv, timeout=10.0) as client:
+            return bool(client.read_queues(topic))
+    except Rejected:
+        return False
 
 
 def fill(namesrv: str, count: int) -> list[tuple[str, bytes]]:

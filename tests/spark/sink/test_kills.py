@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from ropewalk.client.blocking.admin import Admin
-from tests.ha.process_group import Group
-from tests.spark.sink.pipeline import QUEUES, SOURCE, TARGET, Pipeline, check, fill, stored
+from tests.ha.process_group import BROKER, Group, group_of
+from tests.spark.sink.pipeline import QUEUES, SOURCE, TARGET, Pipeline, check, fill, has_route, stored
+from tests.support.long_run import long_only
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -24,6 +22,8 @@ def create_topics(group: Group) -> None:
         group.until(lambda: _is_registered(admin), "a broker at the name server")
         for topic in (SOURCE, TARGET):
             admin.create_topic(topic, QUEUES)
+    for topic in (SOURCE, TARGET):
+        group.until(lambda: has_route(group.namesrv, topic), f"the route of {topic}")  # noqa: B023
 
 
 def _is_registered(admin: Admin) -> bool:
@@ -77,14 +77,10 @@ class Campaign:
         self.pipeline = None
 
     def _kill_worker(self, pipeline: Pipeline) -> None:
-        assert pipeline.wait_for(lambda: bool(pipeline.workers()), "a worker")
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.rng.choice(pipeline.workers()), signal.SIGKILL)
+        pipeline.kill_worker(self.rng)
 
     def _kill_executor(self, pipeline: Pipeline) -> None:
-        executors = pipeline.members("CoarseGrainedExecutorBackend")
-        with contextlib.suppress(ProcessLookupError, IndexError):
-            os.kill(self.rng.choice(executors), signal.SIGKILL)
+        pipeline.kill_executor(self.rng)
 
     def _kill_broker(self, _pipeline: Pipeline) -> None:
         self.group.kill("a")
@@ -105,3 +101,24 @@ def test_no_row_is_lost_or_doubled_by_kills(alone: Group, tmp_path: Path, long_r
     finally:
         campaign.end()
     check(alone.namesrv, rows)
+
+
+@long_only
+def test_no_row_is_lost_or_doubled_by_a_failover_in_the_middle(tmp_path: Path) -> None:
+    with group_of(tmp_path, "b") as group:
+        create_topics(group)
+        rows = fill(group.namesrv, 6_000)
+        rng = random.Random(4)
+        pipeline = Pipeline(tmp_path, group.namesrv, batch=500)
+        try:
+            for old, new in (("a", "b"), ("b", "a")):
+                wanted = stored(group.namesrv) + rng.randrange(300, 900)
+                assert pipeline.wait_for(lambda: stored(group.namesrv) >= wanted, f"{wanted} rows")  # noqa: B023
+                group.kill(old)
+                assert group.admin("failover", BROKER)["newMaster"] == group.replicas[new].address
+                group.start(old)
+                group.until_followed(new)
+            assert pipeline.process.wait(300) == 0, pipeline.log.read_text()[-3000:]
+        finally:
+            pipeline.kill_all()
+        check(group.namesrv, rows)

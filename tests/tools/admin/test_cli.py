@@ -403,19 +403,20 @@ def test_a_message_that_waits_for_a_retry_or_is_dead_is_not_shown_as_consumed(
 
 
 def test_a_life_is_drawn_from_traces(shell: Shell, ropewalk_broker: RopewalkBroker) -> None:
-    key = ropewalk_broker.topic()  # a word that no other test uses
+    topic = ropewalk_broker.topic()
+    key = "order-7"
     pub = f"Pub\x011000\x01R\x01shop\x01orders\x01{key}ID\x01\x01{key}\x0110.0.0.1:10911\x017\x013\x010\x01\x01true\x02"
     sub = f"SubBefore\x012000\x01R\x01billing\x01r1\x01{key}ID\x010\x01\x02"
     for body, keys in ((pub, [key]), (sub, [f"{key}ID"])):
         message = Message(body.encode(), keys=keys)
         with Producer(ropewalk_broker.namesrv) as producer:
-            producer.send("RMQ_SYS_TRACE_TOPIC", message)
+            producer.send(topic, message)
     for wanted in (key, f"{key}ID"):
-        steps = shell.json("message", "trace", wanted)
+        steps = shell.json("message", "trace", wanted, "--trace-topic", topic)
         assert [(step["event"], step["group"]) for step in steps] == [
             ("sent", "shop"), ("stored", "shop"), ("delivered", "billing"),
         ]  # fmt: skip
-    missing = shell("message", "trace", "no-such-key")
+    missing = shell("message", "trace", "no-such-key", "--trace-topic", topic)
     assert missing.status == 1 and "no trace of no-such-key" in missing.errors
 
 

@@ -163,3 +163,9 @@ def test_a_body_says_whose_it_is_and_any_change_shows(size: int) -> None:
         assert identify("run1", bytes(changed)) != (identity, True)
     assert identify("run2", body) == (None, False)
     assert identify("run1", b"something else") == (None, False)
+
+
+def test_a_leader_that_does_not_know_whether_it_is_kept_leaves_its_fate_open() -> None:
+    assert outcome_of(1, "TERM_CHANGED: n0 does not lead any more") == "unknown"
+    assert outcome_of(1, "QUORUM_LATE: most members did not have it") == "unknown"
+    assert outcome_of(1, "the store failed") == "refused" == outcome_of(14, "TERM_CHANGED")

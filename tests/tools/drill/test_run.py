@@ -14,7 +14,7 @@ import pytest
 
 from tests.tools.conftest import command_environment, command_line
 from tests.tools.drill.planted import DRILL_BUGS
-from tools.drill.drills import DRILLS, SECONDS_A_KILL
+from tools.drill.drills import ALL_DRILLS, SECONDS_A_KILL
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -223,17 +223,27 @@ def test_a_planted_bug_ends_with_a_bad_verdict(bug: str, tmp_path: Path) -> None
     assert_nothing_left(tmp_path)
 
 
-@pytest.mark.parametrize("name", [drill.name for drill in DRILLS])
-def test_every_drill_ends_with_a_clean_verdict(name: str, tmp_path: Path, long_run: bool) -> None:
+@pytest.mark.parametrize(("mode", "name"), [(drill.mode, drill.name) for drill in ALL_DRILLS])
+def test_every_drill_ends_with_a_clean_verdict(mode: str, name: str, tmp_path: Path, long_run: bool) -> None:
     if not long_run:
         pytest.skip("all drills take minutes: `make test-long`")
-    done = drill(name, "--json", home=tmp_path)
+    done = drill(name, "--mode", mode, "--json", home=tmp_path)
     if name == "full-disk" and done.returncode == 2 and "mount a tmpfs" in done.stderr:
         pytest.skip("a small disk can be mounted by root only")
     assert done.returncode == 0, done.stdout + done.stderr
     result = document(done)
     assert (result["verdict"], result["audit"]["lost"], result["overlapping"]) == ("clean", 0, 0)
     assert result["faults_hit"]
+    assert_nothing_left(tmp_path)
+
+
+def test_a_group_that_elects_its_leader_outlives_it_and_loses_nothing(tmp_path: Path) -> None:
+    done = drill("kill-leader", "--mode", "dledger", "--seconds", "4", "--json", home=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = document(done)
+    assert result["audit"]["acknowledged"] > 0
+    assert (result["audit"]["lost"], result["overlapping"], result["replicas"]["equal"]) == (0, 0, True)
+    assert len(result["faults_hit"]) == 2
     assert_nothing_left(tmp_path)
 
 

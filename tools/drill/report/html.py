@@ -52,7 +52,7 @@ header.drill { display: flex; gap: 14px; align-items: baseline; flex-wrap: wrap;
 .badge { border-radius: 999px; padding: 2px 12px; font-weight: 600; font-size: 13px; color: #fff; }
 .badge.clean { background: #23855b; } .badge.broken { background: #b3283f; }
 .reasons { border-left: 4px solid var(--refused); padding: 4px 12px; margin: 12px 0; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(124px, 1fr)); gap: 10px; margin: 16px 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(112px, 1fr)); gap: 10px; margin: 16px 0; }
 .card { border: 1px solid var(--line); border-radius: 10px; padding: 10px 12px; }
 .card b { display: block; font-size: 20px; line-height: 1.25; font-variant-numeric: tabular-nums; }
 .card span { color: var(--soft); font-size: 13px; } .card.bad b { color: var(--refused); }

@@ -1,8 +1,9 @@
 """The pull consumer's decisions: positions in assigned queues, and what a poll does. Conversations, no sockets.
 
-Its program chooses the queues; it shares them with nobody and is not a member of its group, which only names whose
-progress is read and committed. A position is where the next `poll` goes on in a queue: at first the group's committed
-offset, else where `consume_from` says. `poll` moves it, `commit` records it, `seek` sets it.
+Its program chooses the queues, all of its topics' where it assigns none; it shares them with nobody and is not a member
+of its group, which only names whose progress is read and committed. A position is where the next `poll` goes on in a
+queue: at first the group's committed offset, else where `consume_from` says. `poll` moves it, `commit` records it,
+`seek` sets it.
 
 A poll looks into every queue in turn and returns what the first one has that has something. If none has, it asks all
 of them at once, with the broker holding the answers, until one comes or the time is up. Before it returns messages it
@@ -67,6 +68,8 @@ class PullCore:
         self._positions: dict[TopicQueue, int | None] = {}
         self._sought: set[TopicQueue] = set()
         """Queues whose position the program has just set: one beyond the end is its own affair."""
+        self._chosen = False
+        """Whether queues were assigned; without, the first use assigns those of the topics."""
         self._turn = 0
         self._ahead: dict[TopicQueue, tuple[_Question, int]] = {}
         """The pull sent ahead, and its ticket. A ticket is taken sooner or later, wanted or not."""
@@ -83,6 +86,7 @@ class PullCore:
     def assign(self, queues: Iterable[TopicQueue]) -> None:
         """Read these queues from now on, and no others. Queues that stay keep their position."""
         self._positions = {queue: self._positions.get(queue) for queue in sorted(queues)}
+        self._chosen = True
 
     def assign_topics(self) -> Steps[tuple[TopicQueue, ...]]:
         """Read every queue of the topics that were subscribed to."""
@@ -102,16 +106,19 @@ class PullCore:
 
     def seek_to_begin(self) -> Steps[None]:
         """Go on at the first message that is still there, in every queue."""
+        yield from self._choose()
         for queue in self.assignment:
             self._positions[queue] = yield from self._consumer.begin_of(queue)
 
     def seek_to_end(self) -> Steps[None]:
         """Go on behind the last message, in every queue."""
+        yield from self._choose()
         for queue in self.assignment:
             self._positions[queue] = yield from self._consumer.end_offset(queue)
 
     def seek_to_time(self, timestamp_ms: int) -> Steps[None]:
         """Go on at the first message stored at or after a time, in every queue."""
+        yield from self._choose()
         for queue in self.assignment:
             self._positions[queue] = yield from self._consumer.offset_at(queue, timestamp_ms)
 
@@ -137,7 +144,13 @@ class PullCore:
         finally:
             self._consumer.deadline = None
 
+    def _choose(self) -> Steps[None]:
+        """Assign the queues of the topics, unless the program has assigned some. Raises as `assign_topics`."""
+        if not self._chosen:
+            yield from self.assign_topics()
+
     def _poll(self, max_count: int, deadline: float) -> Steps[list[ReceivedMessage]]:
+        yield from self._choose()
         for gone in [queue for queue in self._ahead if queue not in self._positions]:
             yield from self._drop_ahead(gone)
         queues = self._in_turn()

@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from zlib_ng.zlib_ng import crc32
-
 from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import MessageSysFlag
@@ -27,6 +25,7 @@ from ropewalk.format.record import (
     RECORD_SIZE_MIN,
     TOPIC_SIZE_MAX_V1,
     Record,
+    crc32,
     decode_record,
     decode_records,
     encode_host,

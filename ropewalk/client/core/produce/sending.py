@@ -23,7 +23,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypedDict
+from typing import Any
 
 from ropewalk.client.core.addresses import AddressRing, parse_address_list
 from ropewalk.client.core.connection import Unreachable
@@ -113,21 +113,6 @@ class ProducerOptions:
     batch_count: int = 512
     pending_max: int = 10_000
     """Messages given to `send_async` and not yet accounted for; more of them wait before they are taken."""
-
-
-class ProducerSettings(TypedDict, total=False):
-    """The fields of `ProducerOptions` as keywords, for type checkers."""
-
-    group: str
-    timeout: float
-    retries: int
-    compress_over: int
-    avoid_slow_brokers: bool
-    retry_unless_ok: bool
-    linger: float
-    batch_bytes: int
-    batch_count: int
-    pending_max: int
 
 
 @dataclass(slots=True)

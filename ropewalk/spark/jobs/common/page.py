@@ -16,6 +16,8 @@ from ropewalk.spark.jobs.common.report import OK, Cell, Plot, Report, Table
 __all__ = ["render"]
 
 _ROWS_MAX: Final = 1000
+_WHOLE_CELL: Final = 40
+"""The longest text of a table that is never broken: a time or an address in pieces is read wrongly."""
 
 _STYLE: Final = """
 :root { color-scheme: light dark;
@@ -59,10 +61,10 @@ svg .bad { fill: var(--bad); font-weight: 600; } svg .good { fill: var(--good); 
 table { border-collapse: collapse; width: 100%; font-size: 14px; }
 th { text-align: left; color: var(--soft); font-weight: 600; white-space: nowrap; }
 td, th { padding: 4px 14px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-td { overflow-wrap: anywhere; } td:first-child { white-space: nowrap; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td { white-space: nowrap; } td.long { white-space: normal; overflow-wrap: anywhere; min-width: 15em; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 tr.bad td:first-child { color: var(--bad); font-weight: 600; border-left: 3px solid var(--bad); padding-left: 9px; }
-.facts th { width: 1%; padding-right: 24px; } .facts td { overflow-wrap: anywhere; }
+.facts th { width: 1%; padding-right: 24px; } .facts td { white-space: normal; overflow-wrap: anywhere; }
 footer, .soft { color: var(--soft); font-size: 13px; }
 """
 
@@ -133,7 +135,7 @@ def _table(table: Table) -> str:
 
     def cells(row: Sequence[Cell], tag: str) -> str:
         return "".join(
-            f"<{tag}{' class=n' if is_number else ''}>{escape(_text(cell))}</{tag}>"
+            f"<{tag}{_kind(_text(cell), is_number=is_number)}>{escape(_text(cell))}</{tag}>"
             for cell, is_number in zip(row, numeric, strict=True)
         )
 
@@ -147,6 +149,11 @@ def _table(table: Table) -> str:
         f'<section><h2>{escape(table.title[:1].upper() + table.title[1:])}</h2><div class="scroll">'
         f"<table><tr>{cells(table.columns, 'th')}</tr>{body}</table></div>{note}</section>"
     )
+
+
+def _kind(text: str, *, is_number: bool) -> str:
+    """Return the class of a table's cell."""
+    return " class=n" if is_number else " class=long" if len(text) > _WHOLE_CELL else ""
 
 
 def _text(value: Cell) -> str:

@@ -251,7 +251,8 @@ def _damage(sides: Sequence[StoreFiles], region: Region, number: int) -> Finding
     elif known and region.differing > (SMALL if state is State.JUNK else _FOREIGN):
         kind, text = Kind.FOREIGN_BYTES, f"{region.differing} bytes that were not written here"
     elif known:
-        kind, text = Kind.BIT_ROT, f"{region.differing} damaged bytes in {region.place}"
+        plural = "" if region.differing == 1 else "s"
+        kind, text = Kind.BIT_ROT, f"{region.differing} damaged byte{plural} in {region.place}"
     elif state is State.JUNK:
         kind, text = Kind.FOREIGN_BYTES, "bytes that are no record"
     else:

@@ -69,6 +69,25 @@ def test_the_same_without_a_loop(ropewalk_broker: RopewalkBroker) -> None:
     assert ropewalk_broker.committed(group, topic) == 50
 
 
+def test_a_consumer_that_assigned_nothing_reads_all_queues_of_its_topics(
+    ropewalk_broker: RopewalkBroker, run: Run
+) -> None:
+    topic = ropewalk_broker.topic()
+    bodies = fill(ropewalk_broker, topic, 8)
+    got: set[bytes] = set()
+    with PullConsumer("g", {topic: "*"}, ropewalk_broker.namesrv, consume_from="earliest") as consumer:
+        while len(got) < 8 and (messages := consumer.poll(timeout=WAIT_S)):
+            got |= {message.body for message in messages}
+    assert got == bodies
+
+    async def story() -> None:
+        async with AsyncPullConsumer("g", {topic: "*"}, ropewalk_broker.namesrv) as late:
+            await late.seek_to_begin()
+            assert len(late.assignment) == 4 and await late.poll(timeout=WAIT_S)
+
+    run(story)
+
+
 def test_a_held_poll_is_ended_by_the_next_message(ropewalk_broker: RopewalkBroker, run: Run) -> None:
     topic = ropewalk_broker.topic()
 

@@ -291,6 +291,9 @@ class Answering:
     def receive(self, timeout_s: float) -> None:
         assert timeout_s == 0, "there is nothing that could arrive"
 
+    def close(self) -> None:
+        self._answers.clear()
+
     def forget(self, opaque: int) -> None:
         raise AssertionError("every request was answered")
 
@@ -305,6 +308,27 @@ def test_a_broker_without_bulk_pulls_is_asked_in_its_own_way_at_once(subscriptio
     ]
     assert found == list(range(0, 100, 1 if subscription == "*" else 3))
     assert [command.code for command in broker.asked].count(RequestCode.ROPEWALK_BULK_PULL) <= 2
+
+
+def test_a_broker_that_stays_busy_is_left_for_whoever_serves_the_queue_now() -> None:
+    """A master that became a slave answers so, and would for ever."""
+    members = [Broker(100, busy=1_000_000), Broker(100)]
+    connected: list[Answering] = []
+    now = [0.0]
+
+    def connect() -> Connection:
+        connected.append(Answering(members[min(len(connected), 1)]))
+        return cast(Connection, connected[-1])
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    chunks = read_range(
+        RangeReader("T", QUEUE, 0, 100), connect, timeout_s=30, monotonic=lambda: now[0], sleep=sleep
+    )
+    assert [offset for chunk in chunks for offset in offsets(chunk)] == list(range(100))
+    assert len(connected) == 2
+    assert now[0] < 6
 
 
 def test_a_connection_that_breaks_is_made_anew_and_nothing_comes_twice(filled: RopewalkBroker) -> None:

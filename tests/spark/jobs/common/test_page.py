@@ -82,6 +82,14 @@ def test_what_is_wrong_has_the_warning_colour_and_stands_there_in_words() -> Non
     assert used <= set(re.findall(r"(--[a-z0-9-]+):", text))
 
 
+def test_a_table_breaks_long_texts_and_neither_times_nor_addresses() -> None:
+    time, address, text = "2026-11-25T14:38:50Z", "192.168.100.200:10911", "a sentence about a place " * 4
+    table = Table("t", ("from", "at", "what", "n"), [(time, address, text, 3)])
+    page = render(Report("j", "title", {}, [table], [], FINDINGS), made_by="test")
+    assert f"<td>{time}</td><td>{address}</td><td class=long>{text}</td><td class=n>3</td>" in page
+    assert re.search(r"\ntd \{ white-space: nowrap; \} td\.long \{ white-space: normal;", page)
+
+
 def paths(svg: str) -> list[list[tuple[float, float]]]:
     """The lines that are drawn, as points."""
     return [

@@ -1,0 +1,368 @@
+"""`LedgerMember`: a member of a DLedger group, as the broker sees it.
+
+`LedgerShell` elects, replicates and commits; here its standing becomes the broker's role. The order of a change:
+
+    to leader      it is elected; its term's first entry is committed and applied; version and tables carry the term;
+                   then messages are taken, and id 0 is claimed at the name servers
+    to follower    messages are refused; what waits fails with 1; deliveries go back to what is committed; then the
+                   follower's id is claimed
+
+A leader that was elected and has not opened its term yet is a follower to clients. Refusals: 14 where another member is
+the one to ask, or none yet (official producers try the next broker); 2 where the leader waits for its followers; 1
+where nobody can tell whether the message is stored. SEND_OK is given for what a quorum has on its disks, this broker
+among it: `confirmed` is the end of what is shown.
+
+    <root>/ropewalk/dledger/peers.json     the incarnations of the peers, noted when each was first heard
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+import ropewalk
+from broker.context import BrokerContext
+from broker.remoting.shell import Connection, Shell
+from broker.replication.group_member import LogCut, ReadyWords, Turns
+from broker.settings.dledger import peers_of
+from broker.state.ha_status import HaStatus
+from broker.state.json_file import StoreConfigDamaged
+from ha.dledger import tasks
+from ha.dledger.hello import Identity
+from ha.dledger.ledger import LedgerShell
+from ha.dledger.peers import PeerLink
+from ha.dledger.status import LedgerStatus
+from ha.dledger.storage import LogStorage, ReplicaStore
+from ha.raft.types import MemberId, Role, Settings, Standing
+from ropewalk.codes import ResponseCode
+from store.io.workers import Worker
+
+__all__ = ["LedgerMember"]
+
+log = structlog.get_logger("broker.dledger")
+
+QUORUM_MS: Final = 2_500
+"""How long a producer waits for a quorum; less than the 3 s after which the official clients give up."""
+_LATE: Final = (
+    ResponseCode.SYSTEM_ERROR,
+    "QUORUM_LATE: most members did not have the message on disk in time; it is unknown whether it will be kept",
+)
+
+
+class LedgerMember:
+    """A `GroupMember` whose role is decided by elections."""
+
+    ledger: LedgerShell
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        wake: Callable[[], None],
+        storage: Callable[[], tuple[LogStorage, ReplicaStore]],
+        take_back_deliveries: Callable[[], None],
+    ) -> None:
+        """`storage` returns log and store once these are open; `wake` has the loop run a turn soon.
+
+        `take_back_deliveries` has delayed messages count as delivered whose copies are committed, and no others.
+        """
+        config = context.config
+        self.me: MemberId = config.d_leger_self_id
+        self.addresses = {peer.member: (peer.host, peer.port) for peer in peers_of(config.d_leger_peers)}
+        self.on_role: Callable[[], None] = lambda: None
+        self.on_identity: Callable[[], None] = lambda: None
+        self.on_abandoned: Callable[[], None] = lambda: None
+        self.master_address = ""
+        """The leader's remoting address, as name servers tell it."""
+        self._context = context
+        self._wake = wake
+        self._storage = storage
+        self._take_back_deliveries = take_back_deliveries
+        self._leads = False
+        """Whether this broker is the leader to its clients: steps 1 to 5 are done."""
+        self._term = -1
+        self._refused: tuple[int, str] | None = (ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is starting")
+        self._path = config.store_path_root_dir / "ropewalk" / "dledger" / "peers.json"
+        self._known: dict[MemberId, bytes] = {}
+        self._worker: Worker | None = None
+        context.acks.late = _LATE
+
+    @property
+    def quorum(self) -> int:
+        """Return how many members make a majority."""
+        return len(self.addresses) // 2 + 1
+
+    # -- identity ------------------------------------------------------------------------------------
+
+    @property
+    def role(self) -> str:
+        return self.ledger.standing.role.value
+
+    @property
+    def is_leader(self) -> bool:
+        return self._leads
+
+    @property
+    def broker_id(self) -> int:
+        return 0 if self._leads else int(self.me[1:]) + 1
+
+    @property
+    def epoch(self) -> int:
+        return max(self.ledger.standing.term, 0)
+
+    @property
+    def ha_address(self) -> str:
+        host, port = self.addresses[self.me]
+        return f"{host}:{port}"
+
+    @property
+    def has_replicas(self) -> bool:
+        return True
+
+    # -- what name servers say -----------------------------------------------------------------------
+
+    @property
+    def seeks_master(self) -> bool:
+        return not self._leads and not self.master_address
+
+    @property
+    def seeks_slaves(self) -> bool:
+        return False
+
+    def set_master(self, ha_address: str, master_address: str) -> None:
+        own = ":".join(map(str, self._context.address))
+        self.master_address = "" if master_address == own else master_address
+
+    def set_registered(self, slaves: Mapping[str, int]) -> None:
+        """Ignore the numbers of slaves: a quorum counts members that are named, wherever they connect from."""
+
+    # -- limits of a turn ----------------------------------------------------------------------------
+
+    @property
+    def refused(self) -> tuple[int, str] | None:
+        return self._refused
+
+    @property
+    def unread(self) -> str | None:
+        return None
+
+    @property
+    def has_master(self) -> bool:
+        return not self._leads and self.ledger.standing.leader is not None
+
+    @property
+    def waits(self) -> bool:
+        return True
+
+    @property
+    def available(self) -> bool:
+        return True
+
+    @property
+    def covers_flush(self) -> bool:
+        return True
+
+    @property
+    def patience_ms(self) -> int:
+        return QUORUM_MS
+
+    @property
+    def confirmed(self) -> int:
+        return self.ledger.shown.pos if self._leads else -1
+
+    def peer_awaited(self, answers_wait: bool, sync_flush: bool) -> bool:
+        """Return False: every answer waits for this disk too, whose thread a spinning loop would hold up."""
+        return False
+
+    # -- roles ---------------------------------------------------------------------------------------
+
+    def _stand(self, standing: Standing) -> None:
+        """Take a standing over: what must stop stops at once, in the middle of a turn too."""
+        opened = standing.role is Role.LEADER and (standing.may_append or self._leads)
+        if self._leads and not (opened and standing.term == self._term):
+            self._step_down(standing)
+            opened = standing.role is Role.LEADER and standing.may_append
+        if standing.leader != self.me and standing.term != self._term:
+            self.master_address = ""
+        self._term = standing.term
+        if opened and not self._leads:
+            self._lead(standing)
+        self._refused = self._refusal(standing)
+
+    def _lead(self, standing: Standing) -> None:
+        context, now = self._context, self._context.now_ms()
+        self._leads, self._refused = True, None
+        log.info("this broker leads", term=standing.term, member=self.me)
+        context.topics.set_state_version(standing.term, now)
+        context.groups.set_state_version(standing.term, now)
+        context.delays.load(context.delays.offsets())
+        context.timers.lead()
+        self.on_role()
+        self.on_identity()
+
+    def _step_down(self, standing: Standing) -> None:
+        context = self._context
+        self._leads = False
+        self._refused = self._refusal(standing)
+        log.info("this broker leads no more", term=standing.term, member=self.me, why=standing.why)
+        context.acks.fail(
+            ResponseCode.SYSTEM_ERROR,
+            f"TERM_CHANGED: {self.me} does not lead any more ({standing.why}); it is unknown whether the message will "
+            "be kept",
+        )
+        self._take_back_deliveries()
+        self.on_role()
+        self.on_identity()
+
+    def _refusal(self, standing: Standing) -> tuple[int, str] | None:
+        """Return the answer to a send under this standing, or None where it is taken."""
+        if self._leads:
+            if standing.may_append:
+                return None
+            return ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]{standing.why}: followers are too far behind"
+        if standing.role is Role.LEADER:
+            where = f"this member was elected in term {standing.term} and opens it"
+        elif standing.leader is not None:
+            where = (
+                f"this member follows {standing.leader}, at {self.master_address or 'an address yet unknown'}"
+            )
+        else:
+            where = f"the group has no leader in term {standing.term}, as far as {self.me} knows"
+        return ResponseCode.SERVICE_NOT_AVAILABLE, f"[REJECTREQUEST]{where}: nothing was stored"
+
+    # -- turns ---------------------------------------------------------------------------------------
+
+    def begin_turn(self) -> None:
+        """Do nothing: a standing counts from the moment in which it is heard."""
+
+    def replicate_early(self) -> None:
+        if self._leads:
+            self.ledger.hurry()
+
+    def apply_reports(self) -> None:
+        """Commit, show and answer by the frames of peers, before other connections have their turn. HOT."""
+        self.ledger.end_turn()
+
+    def end_turn(self) -> None:
+        self.ledger.end_turn()
+
+    def tick(self) -> None:
+        """Do nothing: the core has a timer of its own (`ha.dledger.tasks`)."""
+
+    def status(self, before: HaStatus, wall_ms: int) -> HaStatus | None:
+        standing = self.ledger.standing
+        why = None
+        if standing.leader is None or (standing.role is Role.LEADER and not self._leads):
+            refused = self._refusal(standing)
+            why = refused[1].removeprefix("[REJECTREQUEST]") if refused is not None else None
+        return replace(before, is_master=self._leads, epoch=self.epoch, fence=why)
+
+    def ledger_status(self) -> LedgerStatus:
+        """Return the member as it sees itself and the others."""
+        return self.ledger.status()
+
+    # -- life ----------------------------------------------------------------------------------------
+
+    def bound(self, ha_port: int, name_server: str) -> None:
+        """Do nothing: `dLegerPeers` tells the others where this member is."""
+
+    def load(self) -> None:
+        data = self._context.disk.read_file(self._path)
+        if data is not None:
+            self._known = _known(data, self._path)
+
+    def open(self) -> None:
+        """Begin as a follower; the store and the tables are loaded."""
+        context, config = self._context, self._context.config
+        storage, replica = self._storage()
+        self._worker = Worker("ropewalk-peers", context.store.completions)
+        low, _, high = config.raft_election_ms.partition("-")
+        self.ledger = LedgerShell(
+            Identity(
+                config.broker_cluster_name,
+                config.d_leger_group,
+                self.me,
+                storage.incarnation,
+                storage.segment_size,
+                ropewalk.__version__,
+                config.ropewalk_secret,
+            ),
+            self.addresses,
+            storage,
+            replica,
+            Settings(
+                heartbeat_ms=config.raft_heartbeat_ms,
+                election_min_ms=int(low),
+                election_max_ms=int(high),
+                preferred=tuple(filter(None, config.preferred_leader_id.split(";"))),
+            ),
+            context.monotonic_ms,
+            random.Random(context.rng.getrandbits(64)),
+            draw=secrets.token_bytes,
+            wake=self._wake,
+            known=self._known,
+        )
+        self.ledger.on_met = self._met
+        self._term = self.ledger.standing.term
+        self._refused = self._refusal(self.ledger.standing)
+        self.ledger.on_standing = self._stand
+        self.on_role()
+
+    def _met(self, peer: MemberId, incarnation: bytes) -> None:
+        """Note on disk with which incarnation a peer was first heard."""
+        self._known[peer] = incarnation
+        data = msgspec.json.encode({id: each.hex() for id, each in sorted(self._known.items())})
+        disk, path = self._context.disk, self._path
+        assert self._worker is not None
+        self._worker.submit(lambda: disk.replace_file(path, data), lambda _done: None)
+
+    def accept(self, link: Connection) -> PeerLink:
+        """Return the session of a connection to this member's port."""
+        link.stall_exempt = True  # how long a peer may be silent is for the core to say
+        return self.ledger.accept(link)
+
+    async def run(self, turns: Turns, shell: Shell) -> LogCut:
+        """Be a member until cancelled. The log is cut while it is open, so this never returns."""
+        await tasks.run(self.ledger, shell, self._context.rng)
+        raise AssertionError("the tasks of a member have ended by themselves")
+
+    def leave(self) -> None:
+        """Do nothing: the others hear of the end of the links, and elect within a tenth of a second."""
+
+    def stop(self) -> None:
+        self.ledger.close()
+        if self._worker is not None:
+            self._worker.stop()
+
+    def ready_words(self) -> ReadyWords:
+        members, quorum = len(self.addresses), self.quorum
+        if members == 1:
+            promise = "fsynced on this machine, the only member"
+        else:
+            lost = members - quorum
+            promise = (
+                f"fsynced on {quorum} of {members} members, the leader among them: survives the loss of "
+                + ("any one" if lost == 1 else f"any {lost}" if lost else "none")
+            )
+        return ReadyWords(f"DLEDGER {self.me} of {members}", promise, True, f"group {self._group}")
+
+    @property
+    def _group(self) -> str:
+        return self._context.config.d_leger_group
+
+
+def _known(data: bytes, path: Path) -> dict[MemberId, bytes]:
+    try:
+        found = msgspec.json.decode(data, type=dict[str, str])
+        return {id: bytes.fromhex(text) for id, text in found.items()}
+    except (msgspec.MsgspecError, ValueError) as exc:
+        raise StoreConfigDamaged(
+            f"{path} cannot be read ({exc}). It tells a member that lost its log from one that did not: put back a "
+            "copy, or remove it if no member of the group was ever wiped"
+        ) from exc

@@ -1,0 +1,152 @@
+"""Three real brokers of a DLedger group, killed and traced: no SEND_OK before a quorum has synced, and none lost."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ropewalk.client.blocking.connection import Connection
+from ropewalk.client.core.messages import Message, command_of, pull_request, send_request
+from ropewalk.client.core.routes import Queue
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import RopewalkError
+from ropewalk.format.headers import GetMaxOffsetHeader, OffsetResponseHeader, decode_header
+from ropewalk.format.record import decode_records
+from tests.crash.campaign import chosen_seed
+from tests.crash.ledger_group import SEGMENT_SIZE, LedgerGroup, Member
+from tests.crash.load import Ledger, Producer
+from tests.crash.quorum_trace import judge_quorum
+from tests.crash.trace import STRACE_OPTIONS, read_calls
+from tests.crash.tracing import wait_for_tracer
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+TOPIC = "T"
+
+
+def test_no_send_ok_leaves_before_the_leaders_sync_and_a_followers_answer(
+    tmp_path: Path, need_program: Callable[[str], str], long_run: bool
+) -> None:
+    trace, requests = tmp_path / "trace.txt", 1_000 if long_run else 100
+    tracer = [need_program("strace"), *STRACE_OPTIONS, "-o", str(trace)]
+    ledger = Ledger()
+    with LedgerGroup(tmp_path, tracer=tracer, settings={"preferredLeaderId": "n0"}) as group:
+        traced = group.members[0]
+        if group.leader() is not traced:  # it was late: let it have its turn
+            for member in group.members[1:]:
+                member.kill()
+                member.start()
+            group.leader([traced])
+        topics = ["traced-0", "traced-1"]
+        producers = [
+            Producer(traced.address, ledger, f"T{window}", topics, window, window=window, limit=requests)
+            for window in (1, 4, 16)
+        ]
+        for producer in producers:
+            producer.start()
+        for producer in producers:
+            producer.join(90)
+            assert not producer.is_alive(), f"{producer.name} hangs"
+        traced.signal(signal.SIGTERM)
+        traced.process.wait(30)
+    wait_for_tracer(trace, traced.process.pid)
+    assert not ledger.troubles, ledger.troubles
+    with trace.open() as lines:
+        verdict = judge_quorum(list(read_calls(lines)), SEGMENT_SIZE)
+    assert not verdict.early, verdict.early[:5]
+    assert not verdict.own_disk.early, verdict.own_disk.early[:5]
+    assert verdict.replies == verdict.own_disk.replies == 3 * requests
+    assert verdict.answers > 50 and verdict.own_disk.flushes > 50
+
+
+class Sender:
+    """A producer that sends in order to whoever leads, a message again until it is acknowledged."""
+
+    def __init__(self, group: LedgerGroup) -> None:
+        self.group = group
+        self.acknowledged: list[bytes] = []
+        self._number = 0
+
+    def send(self, member: Member, until: float) -> None:
+        """Send message after message to a member, each until it is acknowledged, until the time is over."""
+        body = b"%08d" % self._number
+        command = send_request(TOPIC, Queue("", 0), Message(body), f"K{self._number}", 0)
+        while time.monotonic() < until:
+            try:
+                with Connection(member.address, 3.0) as connection:
+                    while time.monotonic() < until:
+                        answer = connection.call(command, 3.0)
+                        if answer.code == ResponseCode.SUCCESS:
+                            self.acknowledged.append(body)
+                            self._number += 1
+                            body = b"%08d" % self._number
+                            command = send_request(TOPIC, Queue("", 0), Message(body), f"K{self._number}", 0)
+                        else:
+                            break
+            except (RopewalkError, OSError):
+                pass
+            time.sleep(0.02)
+
+
+def read(member: Member) -> list[bytes]:
+    """Return the bodies of all messages, in order, as a consumer of this member gets them."""
+    found: list[bytes] = []
+    with Connection(member.address, 5.0) as connection:
+        answer = connection.call(command_of(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader(TOPIC, 0)))
+        end = decode_header(OffsetResponseHeader, answer.ext).offset
+        while len(found) < end:
+            answer = connection.call(pull_request(TOPIC, Queue("", 0), len(found), 32, "*", 0))
+            assert answer.code == ResponseCode.SUCCESS, (answer.code, answer.remark, len(found), end)
+            found += [record.body for record in decode_records(answer.body)]
+    return found
+
+
+@pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_leader_after_leader_is_lost_and_no_acknowledged_message_is(
+    way: signal.Signals, tmp_path: Path, long_run: bool
+) -> None:
+    draw = random.Random(chosen_seed())
+    with LedgerGroup(tmp_path) as group:
+        sender = Sender(group)
+        for _ in range(10 if long_run else 2):
+            leader = group.leader()
+            sender.send(leader, time.monotonic() + draw.uniform(0.3, 1.0))
+            leader.signal(way)
+            others = [member for member in group.members if member is not leader]
+            successor = group.leader(others)
+            sender.send(successor, time.monotonic() + draw.uniform(0.1, 0.5))
+            if way is signal.SIGKILL:
+                leader.kill()
+                leader.start()
+            else:
+                leader.signal(signal.SIGCONT)
+        last = group.leader()
+        sender.send(last, time.monotonic() + 0.5)
+        found = read(last)
+        first = list(dict.fromkeys(found))
+        assert first == sorted(first), "a queue is in order of its producer, but for what was sent again"
+        lost = set(sender.acknowledged) - set(found)
+        assert not lost, (
+            f"{len(lost)} of {len(sender.acknowledged)} acknowledged messages are lost: {sorted(lost)[:5]}"
+        )
+        assert len(sender.acknowledged) > 50
+
+
+def test_all_members_are_killed_at_once_and_no_acknowledged_message_is_lost(tmp_path: Path) -> None:
+    with LedgerGroup(tmp_path) as group:
+        sender = Sender(group)
+        sender.send(group.leader(), time.monotonic() + 1.0)
+        for member in group.members:
+            member.kill()
+        for member in group.members:
+            member.launch()
+        for member in group.members:
+            member.wait()
+        leader = group.leader()
+        assert set(sender.acknowledged) <= set(read(leader))
+        sender.send(leader, time.monotonic() + 0.3)
+        assert sender.acknowledged[-1] == read(leader)[-1]

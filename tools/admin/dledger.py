@@ -1,0 +1,109 @@
+"""`ropewalk admin dledger …`: groups of brokers that elect their leader.
+
+A member tells what it knows itself; what the others have on their disks only the leader knows. So the rows of one
+group come from all of its members that answer, and those that do not are told by the ones that do.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ropewalk.client.admin.results import LedgerPeerStatus, LedgerStatus
+from ropewalk.client.blocking.admin import Admin
+from tools.admin.base import Sheet, command, tell_skipped
+from tools.common.options import complete_broker
+
+__all__ = ["app", "status_rows"]
+
+app = typer.Typer(
+    name="dledger",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Groups that elect their leader (DLedger mode): look.",
+)
+
+COLUMNS = (
+    ("broker", "broker"),
+    ("member", "member"),
+    ("role", "role"),
+    ("term", "term"),
+    ("address", "address"),
+    ("log end", "endIndex"),
+    ("flushed", "flushedIndex"),
+    ("committed", "committedIndex"),
+    ("behind", "behind"),
+    ("elections", "elections"),
+    ("state", "state"),
+)
+
+SomeBroker = Annotated[
+    str | None,
+    typer.Argument(metavar="BROKER", help="Only this broker's group.", autocompletion=complete_broker),
+]
+
+
+@command(app, "status")
+def status(admin: Admin, broker: SomeBroker = None, *, as_json: bool) -> None:
+    """Show each member: role, term, how far its log reaches, what of it is committed, and its links."""
+    found = admin.ledger_status(broker=broker)
+    Sheet(COLUMNS, status_rows(found)).show(
+        as_json=as_json, nothing="no member of a DLedger group is registered"
+    )
+    tell_skipped(admin)
+
+
+def status_rows(found: tuple[LedgerStatus, ...]) -> list[tuple[object, ...]]:
+    """Return a row for each member of each group: the leader first, silent members last."""
+    rows: list[tuple[object, ...]] = []
+    groups: dict[tuple[str, str], list[LedgerStatus]] = {}
+    for each in found:
+        groups.setdefault((each.member.broker_name, each.group), []).append(each)
+    for (broker, _group), members in sorted(groups.items()):
+        leader = max((each for each in members if each.leads), key=lambda each: each.term, default=None)
+        for each in sorted(members, key=lambda each: (each is not leader, each.id)):
+            rows.append(
+                (
+                    broker,
+                    each.id,
+                    each.role,
+                    each.term,
+                    each.member.address,
+                    each.end,
+                    each.durable,
+                    each.committed,
+                    max(leader.end - each.durable, 0) if leader is not None else 0,
+                    each.elections,
+                    _state(each),
+                )
+            )
+        rows += _silent(broker, members, leader)
+    return rows
+
+
+def _silent(
+    broker: str, members: list[LedgerStatus], leader: LedgerStatus | None
+) -> list[tuple[object, ...]]:
+    """Return the rows of members that did not answer themselves."""
+    teller = leader or max(members, key=lambda each: each.term)
+    answered = {each.id for each in members}
+    return [
+        (broker, peer.id, "?", "", peer.address, "", peer.match if peer.match >= 0 else "", "", "", "", _link(peer))
+        for peer in teller.peers
+        if peer.id not in answered
+    ]  # fmt: skip
+
+
+def _state(each: LedgerStatus) -> str:
+    if each.leads:
+        down = [peer.id for peer in each.peers if not peer.is_linked]
+        return "takes messages" + (f"; no link to {', '.join(down)}" if down else "")
+    if each.role == "LEADER":
+        return f"opens its term: {each.why}"
+    return f"follows {each.leader}" if each.leader else f"knows no leader: {each.why}"
+
+
+def _link(peer: LedgerPeerStatus) -> str:
+    heard = "never heard" if peer.heard_ms < 0 else f"heard {peer.heard_ms / 1000:.1f} s ago"
+    return f"silent, {heard}" + (f": {peer.why}" if peer.why else "")

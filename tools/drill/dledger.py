@@ -1,0 +1,204 @@
+"""The drills of DLedger mode: a group that elects its leader itself, and has to help itself.
+
+What a script shows and undoes is as in `drills.py`. Followers and leader are told by what the name server says.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from tools.drill.stage import Drill, Stage
+from tools.drill.testbed.cluster import Node
+
+MODE = "dledger"
+ELECT_S = 10.0
+"""How long a group may take until the name server tells another leader."""
+SAME_BYTES = "Nothing acknowledged is lost, and the members hold the same bytes at the end."
+
+
+def leader_and_followers(stage: Stage) -> tuple[Node, list[Node]]:
+    """Return the leader and the others, as they are now."""
+    name = stage.master().name
+    (leader,) = (node for node in stage.cluster.nodes if node.name == name)
+    return leader, [node for node in stage.cluster.nodes if node is not leader]
+
+
+async def _until_replaced(stage: Stage, leader: Node) -> bool:
+    """Wait until another member leads and acknowledges."""
+    others = [node.address for node in stage.cluster.nodes if node is not leader]
+    if not await stage.wait_for(lambda: stage.router.master in others, ELECT_S):
+        stage.broken("no new leader", f"{ELECT_S:g} s after {leader.name} was lost no other member leads")
+        return False
+    stage.saw(f"{stage.master().name} leads, {stage.since_fault() * 1000:,.0f} ms after the first fault")
+    if not await stage.until_acknowledged():
+        stage.broken("no way back", f"{stage.master().name} leads, and acknowledges nothing")
+        return False
+    return True
+
+
+async def kill_leader(stage: Stage) -> None:
+    """The leader is killed twice; each time another one has to go on by itself."""
+    for share in (0.2, 0.15):
+        await stage.calm(share)
+        leader, _followers = leader_and_followers(stage)
+        stage.fault(f"kill -9 {leader.name}, the leader")
+        leader.kill()
+        stage.hit(f"{leader.name} is gone")
+        if not await _until_replaced(stage, leader):
+            return
+        await stage.calm(0.1)
+        if not await stage.restart(leader) or not await stage.until_caught_up(leader):
+            return
+
+
+async def stop_leader(stage: Stage) -> None:
+    """The leader is asleep; when it wakes, its term is over, and it must not acknowledge."""
+    await stage.calm(0.25)
+    leader, _followers = leader_and_followers(stage)
+    stage.fault(f"SIGSTOP {leader.name}, the leader")
+    leader.pause()
+    stage.hit(f"the kernel says that {leader.name} is stopped")
+    await _until_replaced(stage, leader)
+    await stage.calm(0.2)
+    stage.repair(f"SIGCONT {leader.name}: it wakes up and believes to lead")
+    leader.resume()
+    await stage.until_caught_up(leader)
+
+
+async def kill_follower(stage: Stage) -> None:
+    """Two of three are a quorum: nothing stops."""
+    await stage.calm(0.25)
+    leader, followers = leader_and_followers(stage)
+    follower = stage.rng.choice(followers)
+    stage.fault(f"kill -9 {follower.name}, a follower")
+    follower.kill()
+    stage.hit(f"{follower.name} is gone")
+    if not await stage.until_acknowledged(1.0):
+        stage.broken("stood still", "two of three members are up, and nothing is acknowledged")
+    await stage.calm(0.25)
+    if stage.router.master != leader.address:
+        stage.broken("lost the lead", f"{leader.name} leads no more, over the loss of a follower")
+    if await stage.restart(follower):
+        await stage.until_caught_up(follower)
+
+
+async def kill_all(stage: Stage) -> None:
+    """All members are killed at once, and start again."""
+    await stage.calm(0.3)
+    stage.fault("kill -9 all members")
+    for node in stage.cluster.nodes:
+        node.kill()
+    stage.hit("all members are gone")
+    for node in stage.cluster.nodes:
+        if not await stage.restart(node):
+            return
+    if not await stage.until_acknowledged():
+        stage.broken("no way back", "all members are ready, and nothing is acknowledged")
+    await stage.calm(0.2)
+
+
+async def cut_leader(stage: Stage) -> None:
+    """The leader is cut from both others, and clients still reach it: it must not acknowledge."""
+    await stage.calm(0.25)
+    leader, followers = leader_and_followers(stage)
+    await _cut(stage, leader, followers, "both ways", True, True)
+
+
+async def cut_one_way(stage: Stage) -> None:
+    """The leader is not heard by the others, and hears them."""
+    await stage.calm(0.25)
+    leader, followers = leader_and_followers(stage)
+    await _cut(stage, leader, followers, "in the direction from the leader only", True, False)
+
+
+async def _cut(
+    stage: Stage, leader: Node, followers: list[Node], words: str, there: bool, back: bool
+) -> None:
+    stage.fault(f"cut {leader.name}, the leader, from its followers, {words}")
+    ways = [stage.way(leader, node) for node in followers] * there
+    ways += [stage.way(node, leader) for node in followers] * back
+    before = sum(way.hits for way in ways)
+    for way in ways:
+        way.change(cut=True)
+    await _until_replaced(stage, leader)
+    await stage.calm(0.2)
+    if sum(way.hits for way in ways) > before:
+        stage.hit("bytes were held back by the cut")
+    stage.repair("the cut heals")
+    for way in ways:
+        way.heal()
+    await stage.until_caught_up(leader)
+
+
+async def kill_leaders(stage: Stage) -> None:
+    """Leader after leader is killed, at random moments; each comes back as a follower."""
+    for _ in range(max(3, int(stage.options.seconds / 4))):
+        await trio.sleep(stage.rng.uniform(0.3, 1.0))
+        leader, _followers = leader_and_followers(stage)
+        stage.fault(f"kill -9 {leader.name}, the leader")
+        leader.kill()
+        stage.hit(f"{leader.name} is gone")
+        if not await _until_replaced(stage, leader):
+            return
+        if not await stage.restart(leader) or not await stage.until_caught_up(leader):
+            return
+
+
+LEDGER_DRILLS = (
+    Drill(
+        name="kill-leader",
+        title="kill -9 the leader, twice; the others elect; it comes back",
+        expects=SAME_BYTES + " Nobody had to give an order.",
+        members=3,
+        mode=MODE,
+        script=kill_leader,
+    ),
+    Drill(
+        name="stop-leader",
+        title="SIGSTOP the leader; the others elect; it wakes up and must not acknowledge",
+        expects=SAME_BYTES,
+        members=3,
+        mode=MODE,
+        script=stop_leader,
+    ),
+    Drill(
+        name="kill-follower",
+        title="kill -9 a follower, and start it again a while later",
+        expects=SAME_BYTES + " Acknowledgements go on without it.",
+        members=3,
+        mode=MODE,
+        script=kill_follower,
+    ),
+    Drill(
+        name="kill-all",
+        title="kill -9 all members at once, and start them again",
+        expects=SAME_BYTES,
+        members=3,
+        mode=MODE,
+        script=kill_all,
+    ),
+    Drill(
+        name="cut-leader",
+        title="cut the leader from its followers, both ways, for a while",
+        expects=SAME_BYTES + " The leader acknowledges nothing alone.",
+        members=3,
+        mode=MODE,
+        script=cut_leader,
+    ),
+    Drill(
+        name="cut-one-way",
+        title="cut the way from the leader to its followers only",
+        expects=SAME_BYTES,
+        members=3,
+        mode=MODE,
+        script=cut_one_way,
+    ),
+    Drill(
+        name="kill-leaders",
+        title="kill -9 leader after leader, once in four of --seconds",
+        expects=SAME_BYTES,
+        members=3,
+        mode=MODE,
+        script=kill_leaders,
+    ),
+)
