@@ -407,7 +407,7 @@ def test_a_life_is_drawn_from_traces(shell: Shell, ropewalk_broker: RopewalkBrok
     key = "order-7"
     pub = f"Pub\x011000\x01R\x01shop\x01orders\x01{key}ID\x01\x01{key}\x0110.0.0.1:10911\x017\x013\x010\x01\x01true\x02"
     sub = f"SubBefore\x012000\x01R\x01billing\x01r1\x01{key}ID\x010\x01\x02"
-    for body, keys in ((pub, [key]), (sub, [f"{key}ID"])):
+    for body, keys in ((pub, [key, f"{key}ID"]), (sub, [f"{key}ID"])):
         message = Message(body.encode(), keys=keys)
         with Producer(ropewalk_broker.namesrv) as producer:
             producer.send(topic, message)
