@@ -188,6 +188,7 @@ class Broker:
             disk,
             boot,
             lambda: Worker("ropewalk-delay", self.store.completions),
+            has_page=not self.store.may_be_cut,
         )
         self.on_topics_changed: Callable[[], None] = lambda: None
         self.on_settings_changed: Callable[[dict[str, str]], None] = lambda changes: None
@@ -294,6 +295,8 @@ class Broker:
         self.handlers.cold[RequestCode.CONSUMER_SEND_MSG_BACK] = send_back.handle
         self.handlers.cold.update(ends.handlers)
         self.fast_handlers = self.handlers.without(PULL_FAMILY)
+        self._queues_adopted = 0
+        """How many queues there were when topics were last made for them."""
         self._published_generation = -1
         self._topics_stale = False
         self.budget = PartialFrameBudget()
@@ -323,7 +326,7 @@ class Broker:
     def _make_group(self) -> GroupMember:
         context = self.context
         if context.config.enable_d_leger_commit_log:
-            return LedgerMember(context, self._wake, self._ledger_storage)
+            return LedgerMember(context, self._wake, self._ledger_storage, self._take_back_deliveries)
         run = f"{context.rng.getrandbits(64):016x}"
         return MasterSlaveMember(context, run, follow_delays=self._follow_delays)
 
@@ -417,6 +420,8 @@ class Broker:
 
     def _adopt_orphans(self, now: int) -> None:
         """A topic whose creation did not reach its file before a crash: its messages are here, so it exists."""
+        if self.store.may_be_cut:
+            self._widen_topics(now)
         for name, queues in self.store.queues.items():
             if name in HIDDEN_TOPICS:
                 continue
@@ -432,6 +437,21 @@ class Broker:
                     )
                     continue
                 log.warning("topic in the log but in no config file; served again", topic=name, queues=count)
+
+    def _widen_topics(self, now: int) -> None:
+        """Serve every queue with messages of a topic that another member made, with more queues than are known here."""
+        for name, queues in self.store.queues.items():
+            config = self.topics.get(name)
+            count = max((id + 1 for id, queue in queues.items() if queue.next_offset), default=0)
+            if config is not None and config.read_queues < count and not self.topics.is_system(name):
+                self.topics.update(replace(config, read_queues=count, write_queues=count), now)
+
+    def _adopt_new_queues(self) -> None:
+        """Make the topics of messages that the leader has sent, so that a follower serves them."""
+        count = sum(map(len, self.store.queues.values()))
+        if count != self._queues_adopted:
+            self._queues_adopted = count
+            self._adopt_orphans(self.context.now_ms())
 
     def dumps(self) -> dict[Path, tuple[int, Callable[[], bytes]]]:
         """The config files: path -> (a number that changes with the content, how to make the text)."""
@@ -520,6 +540,11 @@ class Broker:
         """A slave keeps how far its master has delivered."""
         self.delays.follow(offsets)
         self._delay_progress.note(offsets, self.store.log.end_offset)
+
+    def _take_back_deliveries(self) -> None:
+        """Count as delivered what was committed: another leader delivers the rest, or this one again."""
+        self.delays.follow(self._delay_progress.take_back())
+        self.timers.take_back()
 
     def _delay_offsets(self) -> dict[str, Any]:
         """How far each delay level has been delivered, as code 45 carries it to slaves."""
@@ -657,7 +682,7 @@ class Broker:
         """Put back the delayed messages that are due; what is too much for one turn is left to the next."""
         refused = self._refusal() is not None
         self._delays_behind = not refused and self.delays.run()
-        self._timers_behind = (not refused or self.store.follower is not None) and self.timers.run()
+        self._timers_behind = (not refused or self.store.follows) and self.timers.run()
         if self._delays_behind or self._timers_behind:
             self._wake()
         self._note_delays()
@@ -710,6 +735,8 @@ class Broker:
         now = self.context.monotonic_ms()
         self.store.tick()
         self.group.tick()
+        if self.store.may_be_cut and self.store.follows:
+            self._adopt_new_queues()
         if (status := self.group.status(self.context.ha_status, self.context.now_ms())) is not None:
             self.context.ha_status = status
         for finding in self.store.take_findings():

@@ -321,6 +321,7 @@ class MessageStore:
             self.config.segment_size,
             self.config.index,
             root / "ropewalk" / "index.lock",
+            self.log.placing.head_size,
         )
         if self.config.index_in_process:
             self.index = ProcessIndex(place, self._disk, self._now_ms, self.completions)
@@ -431,8 +432,7 @@ class MessageStore:
     def begin_turn(self) -> None:
         """Fix the store time of the appends that follow."""
         self.now = self._appender.now = max(self._now_ms(), self._last_store_ms)
-        follows = self.follower is not None or (self.replica is not None and not self.replica.leads)
-        if not follows:  # the records of a slave were stored when its master says
+        if not self.follows:  # the records of a slave were stored when its master says
             self._last_store_ms = self.now
 
     def publish(self) -> None:
@@ -505,6 +505,16 @@ class MessageStore:
         return self._last_store_ms
 
     @property
+    def follows(self) -> bool:
+        """Tell whether the log grows by another broker's records at present, and by none of this one."""
+        return self.follower is not None or (self.replica is not None and not self.replica.leads)
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Tell whether appended records may be taken back as long as they are not shown: in DLedger mode."""
+        return self.entry_log is not None
+
+    @property
     def whole_end(self) -> int:
         """The end of the last whole record: the end of the log, but for a slave that has part of one."""
         return self.log.end_offset if self.follower is None else self.follower.boundary
@@ -520,7 +530,9 @@ class MessageStore:
 
     def flush_now(self) -> None:
         """Flush the log up to its last whole record. Blocks: for a broker that closes."""
-        while self.flushed_offset < self.whole_end:
+        while (
+            self.flushed_offset if self._entry_host is None else self._entry_host.flushed_offset
+        ) < self.whole_end:
             self.request_flush()
             self._helpers.pause()
             self.run_completions()

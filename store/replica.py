@@ -85,7 +85,9 @@ class Replica:
         Returns True once all of it is indexed and the appender is open, its next entry being `next_index` of `term`;
         False: call again in the next turn.
         """
-        assert not self._is_leading, "a leader was told to lead without having been told to follow"
+        if self._is_leading:
+            assert self._writer.term == term, "a leader was told to lead without having been told to follow"
+            return True
         end = self._log.end_offset
         self._index(end)
         if self._indexed < end:
@@ -95,12 +97,10 @@ class Replica:
         self._is_leading = True
         return True
 
-    def append_term_record(self, body: bytes) -> None:
-        """Append the entry that opens a term; `take_appended` returns it as any other."""
+    def append_term_record(self, body: bytes) -> bool:
+        """Append the entry that opens a term; `take_appended` returns it as any other. False: there is no room yet."""
         message: Message = self._store.queue(TERM_TOPIC, 0), body, b"", 0, 0, self._appender.now, 0, 0, 0
-        stored = self._appender.put([message], bytes(8))
-        if not stored:
-            raise StoreDamaged("the disk has no room for the entry that opens a term")
+        return bool(self._appender.put([message], bytes(8)))
 
     def take_appended(self, bytes_max: int) -> Sequence[WrittenRun]:
         """Return the runs appended since the last call, in order, as (first, count, term, pos, size, bytes).

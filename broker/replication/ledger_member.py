@@ -66,8 +66,12 @@ class LedgerMember:
         context: BrokerContext,
         wake: Callable[[], None],
         storage: Callable[[], tuple[LogStorage, ReplicaStore]],
+        take_back_deliveries: Callable[[], None],
     ) -> None:
-        """`storage` returns log and store once these are open; `wake` has the loop run a turn soon."""
+        """`storage` returns log and store once these are open; `wake` has the loop run a turn soon.
+
+        `take_back_deliveries` has delayed messages count as delivered whose copies are committed, and no others.
+        """
         config = context.config
         self.me: MemberId = config.d_leger_self_id
         self.addresses = {peer.member: (peer.host, peer.port) for peer in peers_of(config.d_leger_peers)}
@@ -79,6 +83,7 @@ class LedgerMember:
         self._context = context
         self._wake = wake
         self._storage = storage
+        self._take_back_deliveries = take_back_deliveries
         self._leads = False
         """Whether this broker is the leader to its clients: steps 1 to 5 are done."""
         self._term = -1
@@ -197,6 +202,7 @@ class LedgerMember:
         context.topics.set_state_version(standing.term, now)
         context.groups.set_state_version(standing.term, now)
         context.delays.load(context.delays.offsets())
+        context.timers.lead()
         self.on_role()
         self.on_identity()
 
@@ -210,7 +216,7 @@ class LedgerMember:
             f"TERM_CHANGED: {self.me} does not lead any more ({standing.why}); it is unknown whether the message will "
             "be kept",
         )
-        context.delays.follow(context.delays.offsets())
+        self._take_back_deliveries()
         self.on_role()
         self.on_identity()
 

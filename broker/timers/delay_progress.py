@@ -67,10 +67,14 @@ def decode_page(data: bytes | None, boot: bytes, log_end: int) -> dict[int, int]
 class DelayProgress:
     """Both files. The loop owns it; the page is written by a helper thread."""
 
-    def __init__(self, root: Path, disk: Disk, boot: bytes, make_worker: Callable[[], Worker]) -> None:
+    def __init__(
+        self, root: Path, disk: Disk, boot: bytes, make_worker: Callable[[], Worker], *, has_page: bool = True
+    ) -> None:
+        """`has_page` is False where appended copies may be cut: the page would claim them all the same."""
         self.generation = 0
         """Rises when `dump` has something new to say."""
         self.data_version = DataVersion()
+        self._has_page = has_page
         self._path = root / "ropewalk" / "delay"
         self._disk = disk
         self._boot = boot
@@ -102,7 +106,8 @@ class DelayProgress:
             self._foreign_fields = {
                 key: item for key, item in value.items() if key not in ("dataVersion", "offsetTable")
             }
-        for level, offset in decode_page(self._disk.read_file(self._path), self._boot, log_end).items():
+        page = self._disk.read_file(self._path) if self._has_page else None
+        for level, offset in decode_page(page, self._boot, log_end).items():
             offsets[level] = max(offset, offsets.get(level, 0))
         self._durable = dict(offsets)
         self._worker = self._make_worker()
@@ -125,6 +130,11 @@ class DelayProgress:
         self._pending = None if self._newest[1] == self._durable else self._newest
         self.generation += 1
 
+    def take_back(self) -> dict[int, int]:
+        """Go back to the durable offsets, and return them: copies behind them may be cut."""
+        self._pending, self._newest = None, (0, self._durable)
+        return dict(self._durable)
+
     def dump(self, now_ms: int) -> bytes:
         """The text of `delayOffset.json`."""
         if self._versioned != self.generation:
@@ -140,14 +150,14 @@ class DelayProgress:
 
     def final(self, now_ms: int) -> bytes:
         """The text of `delayOffset.json` when the log has been flushed for good."""
-        if self._newest[1] != self._durable:
+        if self._has_page and self._newest[1] != self._durable:
             self._durable = self._newest[1]
             self.generation += 1
         return self.dump(now_ms)
 
     def _write_page(self) -> None:
         assert self._worker is not None
-        if self._worker.pending or self._written == self._newest[1]:
+        if not self._has_page or self._worker.pending or self._written == self._newest[1]:
             return
         log_end, offsets = self._newest
         page = encode_page(self._boot, log_end, offsets)

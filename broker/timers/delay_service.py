@@ -218,7 +218,7 @@ class DelayService:
     def _have_records(self, line: _Line, result: GetResult | None) -> None:
         """The records of a batch, or None: too many reads wait, or the disk could not; it is tried again."""
         line.reading = False
-        if self._store.follower is not None or self._lines.get(line.queue.queue_id) is not line:
+        if self._store.follows or self._lines.get(line.queue.queue_id) is not line:
             return  # this broker became a slave while the disk was looking: its master delivers
         if result is None or result.next_offset <= line.offset:
             line.wake_ms = self._time_ms() + _RETRY_MS

@@ -117,7 +117,7 @@ class TimerService:
             return
         self._worker, self._page_worker = self._make_worker("sync"), self._make_worker("page")
         end = self._store.log.end_offset
-        page = self._page.read(end)
+        page = self._page.read(end) if not self._store.may_be_cut else None
         progress = (page.read_ms, page.queue_offset) if page is not None else None
         self.timers.open(self._clock(), end, self._queue_offset_of, progress)
         queue = self._find_queue()
@@ -144,7 +144,8 @@ class TimerService:
         """Flush for the last time, the commit log before. Blocks."""
         if self._worker is None or self._page_worker is None:
             return
-        self._durable = self._progress()
+        if not self._store.may_be_cut:
+            self._durable = self._progress()
         self._page_worker.stop()
         self._worker.stop()
         self._store.run_completions()
@@ -152,7 +153,8 @@ class TimerService:
         self.timers.forget(self._durable.read_ms)
         if self.timers.needs_flush(wanted := self._checkpoint()):
             try:
-                self._page.write(self._store.log.end_offset, self._durable)
+                if not self._store.may_be_cut:
+                    self._page.write(self._store.log.end_offset, self._durable)
                 self.timers.flushed(self.timers.flush(wanted)())
             except OSError as exc:
                 log.error(
@@ -163,7 +165,7 @@ class TimerService:
 
     @property
     def _follows(self) -> bool:
-        return self._store.follower is not None
+        return self._store.follows
 
     def lead(self) -> None:
         """Go on where the master was: enqueue the rest of the timer topic, then deliver."""
@@ -178,6 +180,10 @@ class TimerService:
         self._master_offset = progress.queue_offset
         self._skip, self._skip_ms = progress.done, progress.read_ms
         self.timers.follow(progress.read_ms)
+
+    def take_back(self) -> None:
+        """Go back to the durable progress: copies behind it may be cut."""
+        self.follow(self._durable)
 
     def _abandon_walk(self) -> None:
         self._skip += self._earlier + self._done
@@ -266,6 +272,8 @@ class TimerService:
         worker, now = self._page_worker, self._progress()
         if worker is None or worker.pending or self._written == now or self.timers.is_unused:
             return
+        if self._store.may_be_cut:
+            return  # the page would claim copies that a new leader has cut
         end = self._store.log.end_offset
 
         def write() -> str:

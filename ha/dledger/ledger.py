@@ -130,6 +130,8 @@ class LedgerShell:
         self._kept = KeptBytes()
         self._opening: Config | None = None
         """The configuration of the term whose first entry is still to be appended."""
+        self._lacks_room = False
+        """Whether that entry waits for room on the disk, which each tick looks for again."""
         self._needs_flush = False
         self._commits: deque[Point] = deque()
         """Commit points that are not on this disk yet, or not shown."""
@@ -161,7 +163,7 @@ class LedgerShell:
         self._flush()
         if self._commits or self._showing is not None:
             self._show()
-        if self._opening is not None or self._showing is not None:
+        if (self._opening is not None and not self._lacks_room) or self._showing is not None:
             self._wake()
 
     def hurry(self) -> None:
@@ -176,7 +178,7 @@ class LedgerShell:
         now = self._now()
         self.peers.tick(now, late)
         self._tell(Tick(now, late, self._rng.random()))
-        if self._commits or self._needs_flush:  # outside of any turn
+        if self._commits or self._needs_flush or self._opening is not None:  # outside of any turn
             self._wake()
 
     def close(self) -> None:
@@ -316,9 +318,10 @@ class LedgerShell:
         """Prepare to append, a part in each turn; append the record that opens the term when that is done."""
         term = self.core.term
         if self._replica.lead(term, self.core.log.end.index + 1):
-            self._opening = None
             body = {"term": term, "leader": self.me.id, "voters": list(config.voters)}
-            self._replica.append_term_record(json.dumps(body).encode())
+            self._lacks_room = not self._replica.append_term_record(json.dumps(body).encode())
+            if not self._lacks_room:
+                self._opening = None
 
     # -- messages ----------------------------------------------------------------------------------------
 

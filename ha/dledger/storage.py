@@ -109,8 +109,8 @@ class ReplicaStore(Protocol):
     def follow(self) -> None:
         """Close the appender, or give up preparing it; take back queue entries behind the shown end."""
 
-    def append_term_record(self, body: bytes) -> None:
-        """Append the entry that opens a term; `take_appended` returns it as any other."""
+    def append_term_record(self, body: bytes) -> bool:
+        """Append the entry that opens a term; `take_appended` returns it as any other. False: there is no room yet."""
 
     def take_appended(self, bytes_max: int) -> Sequence[tuple[int, int, int, int, int, bytes]]:
         """Return (first, count, term, pos, size, bytes) of the runs appended since the last call, in order.

@@ -206,8 +206,9 @@ class MemoryStorage:
     def follow(self) -> None:
         self.leads = None
 
-    def append_term_record(self, body: bytes) -> None:
+    def append_term_record(self, body: bytes) -> bool:
         self.append(b"TERM" + body)
+        return True
 
     def append(self, payload: bytes) -> int:
         """Append an entry as the leader; return its index."""

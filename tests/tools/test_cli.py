@@ -13,7 +13,9 @@ from ropewalk.codes import RequestCode
 from tests.ropewalk.client.fake_cluster import FakeCluster
 from tests.support.ports import free_port
 from tests.tools.conftest import ROOT, RunCommand, command_environment, command_line
+from tools.common.mqadmin import COUNTERPARTS
 from tools.common.output import print_table
+from tools.documents.commands import commands
 
 
 def test_help_names_every_command(ropewalk: RunCommand) -> None:
@@ -285,3 +287,13 @@ def test_a_mistyped_command_is_answered_with_the_nearest_one(ropewalk: RunComman
     ):
         ended = ropewalk(*words)
         assert ended.status == 2 and f"'{nearest}'" in ended.errors, ended
+
+
+def test_a_command_of_mqadmin_is_answered_with_its_counterpart(ropewalk: RunCommand) -> None:
+    known = {name.removeprefix("admin ") for name, _ in commands() if name.startswith("admin ")}
+    assert {words for each in COUNTERPARTS.values() for words in each} <= known
+    for name, counterpart in (("updateTopic", "topic create"), ("clusterlist", "broker list")):
+        ended = ropewalk("admin", name, "-n", "127.0.0.1:1")
+        assert ended.status == 2 and f"`ropewalk admin {counterpart}`" in " ".join(ended.errors.split()), (
+            ended
+        )

@@ -29,11 +29,13 @@ from tools.admin.base import (
     tell_skipped,
 )
 from tools.admin.progress import Drawings, Interval, Watch, draw, group_sheet, queue_sheet
+from tools.common.mqadmin import GroupKnowingMqadmin
 from tools.common.options import (
     complete_group,
 )
 
 app = typer.Typer(
+    cls=GroupKnowingMqadmin,
     name="admin",
     no_args_is_help=True,
     rich_markup_mode="markdown",

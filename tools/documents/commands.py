@@ -9,6 +9,7 @@ from typing import Any, Final
 from typer.main import get_command, get_group
 
 from tools.cli import FAMILIES, app
+from tools.common.mqadmin import COUNTERPARTS
 from tools.documents.markdown import cell, code, head, table
 
 __all__ = ["commands", "page"]
@@ -16,6 +17,11 @@ __all__ = ["commands", "page"]
 _INTRODUCTION: Final = """
 Every command explains itself with `--help`, takes `--json` for scripts, and ends cleanly at Ctrl-C. Results go to
 standard output and everything else to standard error. [cli.md](cli.md) shows the usual ones at work.
+""".strip()
+
+
+_MQADMIN: Final = """
+RocketMQ's `mqadmin` works on Ropewalk's brokers, and `ropewalk admin` on RocketMQ's. The same by other names:
 """.strip()
 
 
@@ -32,6 +38,11 @@ def page() -> str:
     for name, rows in families.items():
         if len(rows) > 1:
             parts.append(f"## ropewalk {name}\n\n{table(('command', 'what it does'), rows)}")
+    counterparts = [
+        (code(name), ", ".join(code(f"ropewalk admin {each}") for each in words))
+        for name, words in sorted(COUNTERPARTS.items(), key=lambda item: item[0].lower())
+    ]
+    parts.append(f"## mqadmin\n\n{_MQADMIN}\n\n{table(('mqadmin', 'here'), counterparts)}")
     return "\n".join(parts)
 
 
