@@ -321,6 +321,7 @@ class MessageStore:
             self.config.segment_size,
             self.config.index,
             root / "ropewalk" / "index.lock",
+            self.log.placing.head_size,
         )
         if self.config.index_in_process:
             self.index = ProcessIndex(place, self._disk, self._now_ms, self.completions)

@@ -34,7 +34,7 @@ from ha.dledger.hello import (
 from ha.raft.frames import from_frame
 from ha.raft.types import Append, AppendAnswer, Link, MemberId, Message
 from ropewalk.errors import CorruptRecord, RemoteProtocolError
-from ropewalk.format.dledger.entry import check_run
+from ropewalk.format.dledger.entry import FILLER_HEAD_SIZE, check_run
 from ropewalk.format.dledger.frame import Frames, Kind, encode_head
 
 log = structlog.get_logger("ha.dledger")
@@ -208,6 +208,10 @@ class PeerLink:
                     check_run(run.first, run.count, run.term, run.pos, frame.body)
                 except CorruptRecord as exc:
                     raise RemoteProtocolError(f"{self.peer} sent {exc}") from exc
+                if run.pos % segment_size + run.size > segment_size - FILLER_HEAD_SIZE:
+                    raise RemoteProtocolError(
+                        f"{self.peer} sent entries through {run.end.pos}: no room is left for a filler"
+                    )
             events.received(self.peer, self.number, message, frame.body)
             if self._is_gone:
                 return

@@ -322,8 +322,8 @@ class EntryLog:
         host.hold_preallocation(True)
         if host.is_flushing or host.spare_wanted:
             return False
-        if any(segment.pins for segment in segments if segment.end_offset > order.point[2]):
-            return False
+        if any(segment.pins for segment in segments if segment.base_offset >= order.point[2]):
+            return False  # their files go; in the one that stays nobody reads behind what is committed
         self._is_cutting = True
         job = partial(self._files.save_point, "cut", order.point)
         self._storage.submit(job, lambda _: self._cut_now(order))

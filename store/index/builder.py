@@ -16,6 +16,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
+from ropewalk.format.dledger.entry import MAGIC_FILLER
 from ropewalk.format.index import Geometry, IndexHeader, record_hashes
 from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
 from store.index.file import (
@@ -40,6 +41,7 @@ _HEAD = struct.Struct(">iI20xqi16xq20xi")
 _V6_BITS = 0x30
 _TRANSACTION_MASK = _ROLLBACK = 0xC
 _BLANK = struct.pack(">I", MAGIC_BLANK)
+_ENTRY_FILLER = struct.pack(">i", MAGIC_FILLER)
 
 
 class IndexBuilder:
@@ -89,8 +91,9 @@ class IndexBuilder:
         if last is not None:
             if last.next_item < geometry.items:
                 self._file = IndexFile(self._disk.open_paged(directory / names[-1]), geometry, last)
-            self._begun = indexed_through(self._disk, self._place)
-            self.position = self.written = self._begun[0]
+            self.position, done = indexed_through(self._disk, self._place)
+            self.written = self.position
+            self._begun = self.position + self._place.head_size, done
 
     def _drop(self, names: Sequence[str], why: str) -> None:
         for name in names:
@@ -117,9 +120,8 @@ class IndexBuilder:
             base = self.position - self.position % size
             file = self._disk.open_paged(self._place.log_directory / segment_name(base))
             try:
-                wanted = max(
-                    through - self.position, _HEAD.size
-                )  # who says how far may not know where records end
+                # Who says how far may not know where records end.
+                wanted = max(through - self.position, self._place.head_size + _HEAD.size)
                 chunk = file.read_at(self.position - base, min(_CHUNK, wanted))
             except FileNotFoundError:
                 self.position = base + size  # retention was faster
@@ -156,27 +158,29 @@ class IndexBuilder:
 
     def _take(self, chunk: bytes, file: PagedFile, base: int) -> bool:
         """Index the records of a chunk that begins at `position`. False if the segment has no more. HOT."""
-        at, offset, room = 0, self.position, len(chunk)
+        place, room, head_size = self.position, len(chunk), self._place.head_size
+        at = head_size  # of the record, which stands behind the head of its entry if it has one
         unpack, put, give_way = _HEAD.unpack_from, self._put, self.give_way
-        while at < room:
-            self.position = offset
+        while at - head_size < room:
+            self.position, offset = place, place + head_size
             give_way()
             if room - at < _HEAD.size:
-                if at == 0:
-                    return chunk[4:8] != _BLANK and self._not_a_record(offset)  # only a filler is so short
+                if at == head_size:
+                    is_filler = chunk.startswith(_ENTRY_FILLER) if head_size else chunk[4:8] == _BLANK
+                    return not is_filler and self._not_a_record(place)  # only a filler is so short
                 return True  # the next chunk begins with this record
             size, magic, stands_at, sys_flag, store_timestamp, body_size = unpack(chunk, at)
-            if magic == MAGIC_BLANK:
+            if chunk.startswith(_ENTRY_FILLER, at - head_size) if head_size else magic == MAGIC_BLANK:
                 return False
             if stands_at != offset or size < RECORD_SIZE_MIN or magic not in (MAGIC_V1, MAGIC_V2):
                 return self._not_a_record(offset)
             end = at + size
             if end > room:
-                if at:
+                if at > head_size:
                     return True
-                chunk = file.read_at(offset - base, size)
+                chunk = file.read_at(place - base, head_size + size)
                 room = len(chunk)
-                if room < size:
+                if room < end:
                     return self._not_a_record(offset)
             head = 88
             if sys_flag & _V6_BITS:
@@ -194,8 +198,8 @@ class IndexBuilder:
                 return self._not_a_record(offset)
             if sys_flag & _TRANSACTION_MASK != _ROLLBACK:
                 put(record_hashes(topic, chunk[topic_end + 2 : end]), offset, store_timestamp)
-            at, offset = end, offset + size
-        self.position = offset
+            at, place = end + head_size, place + head_size + size
+        self.position = place
         return True
 
     def _not_a_record(self, offset: int) -> bool:

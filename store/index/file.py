@@ -44,6 +44,8 @@ class IndexPlace:
     geometry: Geometry
     lock: Path
     """Held by whoever writes the index."""
+    head_size: int = 0
+    """Bytes in front of each record: of the head of an entry, in a log of entries."""
 
 
 class IndexFile:
@@ -150,7 +152,8 @@ def read_header(disk: Disk, path: Path, geometry: Geometry) -> IndexHeader | Non
 def indexed_through(disk: Disk, place: IndexPlace) -> tuple[int, int]:
     """The log offset where a cleanly left index is to be gone on with, and how many hashes of that record it has.
 
-    That is behind its last record if that is wholly in it. Only looks, so it can be asked by others than the writer.
+    That is the place behind its last record if that is wholly in it, and the place of that record otherwise.
+    Only looks, so it can be asked by others than the writer.
     Blocks.
     """
     names = index_names(disk, place.directory)
@@ -161,11 +164,11 @@ def indexed_through(disk: Disk, place: IndexPlace) -> tuple[int, int]:
     try:
         size, hashes = _indexable_at(disk, place, last)
     except (FileNotFoundError, CorruptRecord):
-        return last, 0
+        return last - place.head_size, 0
     wanted = [(value, last) for value in hashes]
     found = _last_items(disk, place, names, len(wanted))
     done = next((n for n in range(len(wanted), 0, -1) if found[-n:] == wanted[:n]), 0)
-    return (last + size, 0) if done == len(wanted) else (last, done)
+    return (last + size, 0) if done == len(wanted) else (last - place.head_size, done)
 
 
 def speaks_of_its_log(disk: Disk, place: IndexPlace, names: Sequence[str]) -> bool:

@@ -262,6 +262,7 @@ class ProcessIndex(KeyIndex):
                 "log_directory": str(place.log_directory.absolute()),
                 "lock": str(place.lock.absolute()),
                 "segment_size": place.segment_size,
+                "head_size": place.head_size,
                 "slots": place.geometry.slots,
                 "items": place.geometry.items,
                 "log_end": self._log_end,
@@ -340,6 +341,7 @@ def main() -> None:
         order["segment_size"],
         Geometry(order["slots"], order["items"]),
         Path(order["lock"]),
+        order["head_size"],
     )
     _serve(place, Disk(), order["log_end"], order["trusted_ms"])
 

@@ -120,7 +120,7 @@ def test_leader_after_leader_is_lost_and_no_acknowledged_message_is(
             successor = group.leader(others)
             sender.send(successor, time.monotonic() + draw.uniform(0.1, 0.5))
             if way is signal.SIGKILL:
-                leader.process.wait()
+                leader.kill()
                 leader.start()
             else:
                 leader.signal(signal.SIGCONT)

@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 
 from ropewalk.errors import LocalProtocolError
 from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head, encode_entries, encode_filler
+from ropewalk.format.index import Geometry
+from ropewalk.format.properties import encode_properties
 from ropewalk.format.record import Record, decode_record
 from ropewalk.format.record_pattern import SPLIT_MIN, RecordPattern
 from store.append import Appender
+from store.index.builder import IndexBuilder
+from store.index.file import IndexPlace, index_names, read_header
 from store.io.disk import Disk
 from store.log.commitlog import CommitLog
 from store.log.entry_writer import EntryWriter, WrittenRun
@@ -196,3 +200,29 @@ def test_a_record_that_no_entry_can_hold_is_refused_before_anything_is_written(
         log.put(way, [b"x" * 1000], 1)
     assert (log.log.end_offset, log.queue(1).next_offset, log.writer.next_index) == (end, 0, 11)
     log.log.close()
+
+
+@pytest.mark.parametrize("placing", [PLAIN, ENTRY], ids=["plain", "entry"])
+def test_the_key_index_has_each_record_of_a_log_and_goes_on_behind_its_last(
+    placing: Placing, tmp_path: Path
+) -> None:
+    log = Log(tmp_path, placing)
+    place = IndexPlace(
+        tmp_path / "index", tmp_path / "log", SIZE, Geometry(50, 400), tmp_path / "lock", placing.head_size
+    )
+    offsets = []
+    for number in range(30):
+        keys = encode_properties({"KEYS": f"k{number}"})
+        message = (log.queue(0), b"b" * (300 if number % 7 else SIZE // 3), keys, 0, 0, 7, 0, 0, 1)
+        offsets += [offset for offset, _ in log.appender.put([message], HOST)]
+        if number == 14 or number == 29:
+            builder = IndexBuilder(place, log.disk, lambda: 1_700_000_000_000)
+            builder.open(log.log.end_offset, None)
+            assert builder.advance(log.log.end_offset, 0)
+            assert not builder.findings and builder.position == log.log.end_offset
+    assert len(log.log.segments) > 2
+    header = read_header(
+        log.disk, place.directory / index_names(log.disk, place.directory)[-1], place.geometry
+    )
+    assert header is not None and header.next_item == 31, "each once, over both builders"
+    assert header.end_offset == offsets[-1]

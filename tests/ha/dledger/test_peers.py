@@ -227,6 +227,9 @@ def frame(message: Message, body: bytes = b"", group: int = 0) -> bytes:
     return encode_head(kind, flags, group, count, numbers, body) + body
 
 
+AT_THE_END = Point(4, 3, (1 << 20) - 56)
+LAST = encode_entries(5, 3, AT_THE_END.pos, [b"1234"])
+"""An entry that leaves four bytes of its segment."""
 ENTRIES = encode_entries(5, 3, 1000, [b"one", b"two", b"three"])
 PREV = Point(4, 3, 1000)
 
@@ -260,6 +263,7 @@ def test_frames_reach_the_core_whole_and_in_order_however_they_are_cut() -> None
         (Link.DATA, frame(run(), ENTRIES[:55] + b"\xff" * 4 + ENTRIES[59:])),
         (Link.DATA, frame(run(), bytes(len(ENTRIES)))),
         (Link.DATA, frame(Append(4, NOTHING, Run(0, 1, 0, 0, 8), 2), bytes(8))),
+        (Link.DATA, frame(Append(4, AT_THE_END, Run(5, 1, 3, AT_THE_END.pos, 52), 2), LAST)),
     ],
 )
 def test_a_frame_that_lies_is_refused_before_the_core_hears_of_it(kind: Link, data: bytes) -> None:
