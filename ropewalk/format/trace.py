@@ -55,7 +55,7 @@ _TRUTHS: Final = frozenset({"success", "checked"})
 
 
 class TraceRecord(msgspec.Struct, frozen=True):
-    """One thing that a client did with a message."""
+    """The trace of a client's act on a message."""
 
     kind: str
     message_id: str

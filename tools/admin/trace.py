@@ -15,7 +15,7 @@ __all__ = ["Step", "life_of"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a message's life."""
+    """A step of a message's life."""
 
     time_ms: int
     event: str
