@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ropewalk.client.admin.results import MessageTrack
+from ropewalk.client.admin.trace import TraceRecord, decode_trace
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.blocking.producer import Producer
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
@@ -18,7 +19,6 @@ from ropewalk.errors import Rejected
 from ropewalk.format import names
 from ropewalk.format.properties import P
 from ropewalk.format.record import parse_message_id
-from ropewalk.format.trace import TraceRecord, decode_trace
 from tools.admin.base import (
     TIMEOUT_S,
     BrokerNameOption,
