@@ -15,7 +15,7 @@ with Producer(name_server, group="blocking-example") as producer:
         print(result.status.name, result.queue.queue_id, result.queue_offset)
 
 with PullConsumer(
-    "blocking-readers", {"blocking-example": "*"}, name_server, consume_from="first"
+    "blocking-readers", {"blocking-example": "*"}, name_server, consume_from="earliest"
 ) as consumer:
     consumer.assign_topics()
     count = 0

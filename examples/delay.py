@@ -29,6 +29,6 @@ with Producer(name_server, group="reminders") as producer:
     producer.send("reminders", Message(b"in a second", delay_level=1))
     producer.send("reminders", Message(b"now"))
 
-with PushConsumer("people", {"reminders": "*"}, remind, name_server, consume_from="first"):
+with PushConsumer("people", {"reminders": "*"}, remind, name_server, consume_from="earliest"):
     done.wait(30)
 assert arrived == ["now", "in a second", "in a while"], arrived

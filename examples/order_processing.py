@@ -33,7 +33,7 @@ def handle(message: ReceivedMessage) -> None:
 
 
 with PushConsumer(
-    "order-desk", {"order-steps": "*"}, handle, name_server, orderly=True, consume_from="first"
+    "order-desk", {"order-steps": "*"}, handle, name_server, orderly=True, consume_from="earliest"
 ):
     done.wait(20)
 

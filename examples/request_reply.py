@@ -27,7 +27,7 @@ def quote(message: ReceivedMessage) -> None:
 
 with (
     responder,
-    PushConsumer("price-desks", {"price-requests": "*"}, quote, name_server, consume_from="first"),
+    PushConsumer("price-desks", {"price-requests": "*"}, quote, name_server, consume_from="earliest"),
     Producer(name_server, group="shop") as shop,
 ):
     for item, count in (("chair", 4), ("table", 1)):

@@ -35,7 +35,7 @@ with Producer(name_server, group="charges") as producer:
     for customer in ("fine", "bank is down", "no such account"):
         producer.send("charges", Message(customer.encode()))
 
-with PushConsumer("cashiers", {"charges": "*"}, charge, name_server, consume_from="first"):
+with PushConsumer("cashiers", {"charges": "*"}, charge, name_server, consume_from="earliest"):
     while len(settled) < 3 and not done.wait(0.1):
         pass
 print(f"{len(settled)} messages settled; dead letters lie in %DLQ%cashiers")

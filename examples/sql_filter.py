@@ -31,6 +31,6 @@ with Producer(name_server, group="shop") as producer:
         properties = {"amount": str(amount), "region": region}
         producer.send("big-orders", Message(f"order-{number}".encode(), properties=properties))
 
-with PushConsumer("reviewers", {}, review, name_server, sql={"big-orders": WANTED}, consume_from="first"):
+with PushConsumer("reviewers", {}, review, name_server, sql={"big-orders": WANTED}, consume_from="earliest"):
     done.wait(60)
 print(f"{len(seen)} of {len(ORDERS)} orders reviewed: {' '.join(sorted(seen))}")

@@ -30,6 +30,6 @@ with Producer(name_server, group="alarms") as producer:
     assert snooze.recall_handle is not None
     producer.recall(snooze.recall_handle)
 
-with PushConsumer("sleepers", {"alarms": "*"}, ring, name_server, consume_from="first"):
+with PushConsumer("sleepers", {"alarms": "*"}, ring, name_server, consume_from="earliest"):
     done.wait(30)
 assert arrived == ["get up", "leave the house"], arrived

@@ -52,6 +52,6 @@ with TransactionProducer(on_check, name_server, group="shop", topics=["new-order
         order("9", "1 table")
         transaction.leave()  # as if this program had died here
 
-    with PushConsumer("delivery", {"new-orders": "*"}, announce, name_server, consume_from="first"):
+    with PushConsumer("delivery", {"new-orders": "*"}, announce, name_server, consume_from="earliest"):
         done.wait(60)
 print("announced:", ", ".join(announced))

@@ -26,7 +26,7 @@ async def main() -> None:
         await asyncio.gather(*sends)
 
     topics = {"asyncio-example": "*"}
-    async with AsyncPushConsumer("asyncio-readers", topics, handle, name_server, consume_from="first"):
+    async with AsyncPushConsumer("asyncio-readers", topics, handle, name_server, consume_from="earliest"):
         await asyncio.wait_for(all_handled.wait(), 20)
     print(f"{len(handled)} messages handled")
 

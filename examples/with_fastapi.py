@@ -4,11 +4,10 @@
     uvicorn --app-dir examples with_fastapi:app
 
 The producer and the consumer are opened once, when the application starts, and shared by all requests. POST /orders
-answers when the broker has acknowledged the message; GET /orders/{number} shows what the consumer made of it. The name
-server is taken from NAMESRV_ADDR.
+answers when the broker has acknowledged the message; GET /orders/{number} shows what the consumer made of it. Both
+clients take their name server from NAMESRV_ADDR.
 """
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,7 +17,6 @@ from pydantic import BaseModel
 
 from ropewalk import AsyncProducer, AsyncPushConsumer, Message, ReceivedMessage, Refused, Unreachable
 
-name_server = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
 handled: dict[str, str] = {}
 
 
@@ -36,8 +34,8 @@ async def handle(message: ReceivedMessage) -> None:
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with (
-        AsyncProducer(name_server, group="web-shop") as producer,
-        AsyncPushConsumer("web-desk", {"web-orders": "*"}, handle, name_server, consume_from="first"),
+        AsyncProducer(group="web-shop") as producer,
+        AsyncPushConsumer("web-desk", {"web-orders": "*"}, handle, consume_from="earliest"),
     ):
         app.state.producer = producer
         yield

@@ -28,7 +28,7 @@ async def main() -> None:
 
     topics = {"trio-example": "*"}
     with trio.fail_after(20):
-        async with AsyncPushConsumer("trio-readers", topics, handle, name_server, consume_from="first"):
+        async with AsyncPushConsumer("trio-readers", topics, handle, name_server, consume_from="earliest"):
             await all_handled.wait()
     print(f"{len(handled)} messages handled")
 

@@ -84,4 +84,4 @@ SERVED = Path(__file__).with_name("support") / "serve_example.py"
 def test_every_example_is_run_by_a_test() -> None:
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {*LAST_LINE, *ELSEWHERE}
-    assert len(names) == 13
+    assert len(names) == 14

@@ -104,7 +104,9 @@ def original_server(tools_classpath: str, tmp_path_factory: pytest.TempPathFacto
     """Apache RocketMQ 5.5.0, name server and broker."""
     # While its JVM is cold, the original would turn sends away as late; that is not what is tested.
     patient = {"waitTimeMillsInSendQueue": "10000", "enablePropertyFilter": "true"}
-    with Original(tmp_path_factory.mktemp("original"), heap="512m", broker_config=patient) as peer:
+    with Original(
+        tmp_path_factory.mktemp("original"), heap="512m", broker_config=patient, short_lived=True
+    ) as peer:
         yield Server("rocketmq", peer.namesrv, peer.broker)
 
 

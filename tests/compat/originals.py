@@ -21,4 +21,4 @@ def original(pair: Pair, **settings: str | int) -> Original:
     }
     every: dict[str, str | int] = {**SETTINGS, **own, **settings}
     config = {key: str(value) for key, value in every.items()}
-    return Original(pair.root / "original", HEAP, config, namesrv=pair.namesrv)
+    return Original(pair.root / "original", HEAP, config, namesrv=pair.namesrv, short_lived=True)

@@ -148,7 +148,9 @@ class World:
         self._place = Place(self._root, checkout_command(), settings)
         config = {key: str(value) for key, value in self._settings.items()} | ORIGINAL_SETTINGS
         config["storePathRootDir"] = str(self.store)
-        self._original = Original(self._root / "original", "256m", config, namesrv=self.namesrv)
+        self._original = Original(
+            self._root / "original", "256m", config, namesrv=self.namesrv, short_lived=True
+        )
         stack.callback(self._end, kill=True)
         self._start()
         self._traffic.start()

@@ -115,7 +115,9 @@ class Brokers:
         self.place = Place(self._root, checkout_command(), self._settings | {"namesrvAddr": self.namesrv})
         config = {key: str(value) for key, value in self._settings.items()} | ORIGINAL_SETTINGS
         config["storePathRootDir"] = str(self.place.store)
-        self._original = Original(self._root / "original", "256m", config, namesrv=self.namesrv)
+        self._original = Original(
+            self._root / "original", "256m", config, namesrv=self.namesrv, short_lived=True
+        )
         self._stack.callback(self.end, kill=True)
         self.start()
         return self

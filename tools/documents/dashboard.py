@@ -195,6 +195,23 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
         ),
     ),
     (
+        "DLedger groups",
+        (
+            Panel(
+                "Term", "none", "It rises with each election.",
+                ((f"ropewalk_dledger_term{{{_BROKER}}}", _MEMBER),),
+            ),
+            Panel(
+                "Not committed", "bytes", "Bytes of the log that most members are not known to have.",
+                ((f"ropewalk_dledger_uncommitted_bytes{{{_BROKER}}}", _MEMBER),),
+            ),
+            Panel(
+                "Entries that members lack", "none", "As the leader knows.",
+                ((f"ropewalk_dledger_peer_lag_entries{{{_BROKER}}}", "{{node_id}} {{peer}}"),),
+            ),
+        ),
+    ),
+    (
         "Store and process",
         (
             Panel(

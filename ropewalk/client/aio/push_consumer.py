@@ -58,13 +58,15 @@ from ropewalk.client.machine import (
     new_consumer_core,
     now_ms,
     own_client_id,
-    stop_signals,
     subscriptions,
 )
+from ropewalk.client.stop_signals import StopSignals
 
 __all__ = ["AsyncPushConsumer", "ReceivedMessage"]
 
 UNREGISTER_S = 3.0
+LOOK_S = 0.2
+"""How often `run` looks for signals."""
 
 
 class AsyncPushConsumer:
@@ -195,23 +197,16 @@ class AsyncPushConsumer:
         A second signal does what it would do without this: it ends the program at once. Raises what `start` raises, and
         what ended consumption by itself.
         """
-        if self._lifespan.state == "new":
-            await self.start()
-        try:
-            with anyio.open_signal_receiver(*stop_signals()) as signals:
-                async with anyio.create_task_group() as tasks:
-
-                    async def wait_for_a_signal() -> None:
-                        async for _ in signals:
-                            break
-                        tasks.cancel_scope.cancel()
-
-                    tasks.start_soon(wait_for_a_signal)
-                    await self._lifespan.wait()
-                    tasks.cancel_scope.cancel()
-        except BaseException:
-            await self._lifespan.leave(*sys.exc_info())
-            raise
+        with StopSignals() as signals:
+            if self._lifespan.state == "new":
+                await self.start()
+            try:
+                while not signals.arrived and not self.closed:
+                    with anyio.move_on_after(LOOK_S):
+                        await self._lifespan.wait()
+            except BaseException:
+                await self._lifespan.leave(*sys.exc_info())
+                raise
         await self.close()
 
     def renew(self) -> None:

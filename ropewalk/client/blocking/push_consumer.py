@@ -19,11 +19,11 @@ from ropewalk.client.aio.handler import OnError, log_failure
 from ropewalk.client.aio.push.options import PushOptions
 from ropewalk.client.aio.push_consumer import AsyncPushConsumer
 from ropewalk.client.blocking.loop_thread import LoopClient
-from ropewalk.client.blocking.stop_signals import StopSignals
 from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped
 from ropewalk.client.core.options import make_options
+from ropewalk.client.stop_signals import StopSignals
 
 LOOK_S = 0.5
 """How often `run` looks whether consumption has ended by itself."""

@@ -7,7 +7,7 @@ one; so does its queue, as long as the broker has as many. At brokers that know 
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import Any, Final
 
 from ropewalk.client.core.messages import message_properties
 from ropewalk.client.core.produce.choice import queue_of_group
@@ -21,6 +21,8 @@ from ropewalk.spark.sink.rows import Outgoing, RowRefused
 from ropewalk.spark.sink.send import Sender
 
 __all__ = ["KeyedSender"]
+
+_RETRY_S: Final = 0.2
 
 
 class KeyedSender(Sender):
@@ -78,14 +80,11 @@ class KeyedSender(Sender):
         broker = row.broker or brokers[number % len(brokers)]
         queues = self._queues_of.get(broker)
         if queues is None:
-            queues = [queue for queue in self.queues(row.topic) if queue.broker_name == broker]
             if broker not in brokers:
                 raise RowRefused(
                     f"broker {broker} is none of those that sink {self._run.sink_id} writes to: {', '.join(brokers)}"
                 )
-            if not queues:
-                raise WriteFailed(f"topic {row.topic} has no queue at broker {broker} that can be written to")
-            self._queues_of[broker] = queues
+            queues = self._queues_of[broker] = self._queues_at(row.topic, broker)
         if row.queue_id is not None:
             for queue in queues:
                 if queue.queue_id == row.queue_id:
@@ -94,3 +93,15 @@ class KeyedSender(Sender):
         if message.group is not None:
             return queue_of_group(message.group, queues)
         return queues[number // len(brokers) % len(queues)]
+
+    def _queues_at(self, topic: str, broker: str) -> list[Queue]:
+        """Return the queues of a topic at one broker, which is waited for. Raises WriteFailed."""
+        deadline = self._monotonic() + self._timeout_s
+        while True:
+            queues = [queue for queue in self.queues(topic) if queue.broker_name == broker]
+            if queues:
+                return queues
+            if self._monotonic() >= deadline:
+                raise WriteFailed(f"topic {topic} has no queue at broker {broker} that can be written to")
+            self._routes.forget_queues(topic)
+            self._sleep(_RETRY_S)

@@ -13,11 +13,15 @@ from ropewalk.format.remoting import Command
 from ropewalk.spark.live.cluster import ConnectionCache, addresses_of
 from ropewalk.spark.options import Options
 
-__all__ = ["TopicRoutes", "WriteFailed"]
+__all__ = ["NoWritableQueue", "TopicRoutes", "WriteFailed"]
 
 
 class WriteFailed(RopewalkError):
     """Rows that were not stored as they had to be. Rows that were sent before stay where they are."""
+
+
+class NoWritableQueue(WriteFailed):
+    """A topic without a writable queue: for ever, or while a group has no leader."""
 
 
 class TopicRoutes:
@@ -35,9 +39,10 @@ class TopicRoutes:
         """Return the queues of a topic that can be written to, as they were when they were first asked for."""
         queues = self._queues.get(topic)
         if queues is None:
-            queues = self._queues[topic] = sorted(self.route(topic).write_queues())
-        if not queues:
-            raise WriteFailed(f"topic {topic} has no queue that can be written to")
+            queues = sorted(self.route(topic).write_queues())
+            if not queues:
+                raise NoWritableQueue(f"topic {topic} has no queue that can be written to")
+            self._queues[topic] = queues
         return queues
 
     def master(self, topic: str, broker_name: str) -> str:
@@ -50,6 +55,11 @@ class TopicRoutes:
     def forget(self, topic: str) -> None:
         """Have the route of a topic asked for again."""
         self._routes.pop(topic, None)
+
+    def forget_queues(self, topic: str) -> None:
+        """Have the queues of a topic asked for again."""
+        self.forget(topic)
+        self._queues.pop(topic, None)
 
     def existing(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic now; None if there is no such topic. Raises Unreachable."""

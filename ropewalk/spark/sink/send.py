@@ -38,7 +38,7 @@ from ropewalk.format.properties import P
 from ropewalk.format.remoting import Command
 from ropewalk.spark.live.cluster import ConnectionCache, check_live_options
 from ropewalk.spark.options import BadOption, Options
-from ropewalk.spark.sink.routes import TopicRoutes, WriteFailed
+from ropewalk.spark.sink.routes import NoWritableQueue, TopicRoutes, WriteFailed
 from ropewalk.spark.sink.rows import Outgoing, RowRefused
 
 __all__ = ["Sender", "Sent", "Target", "WriteFailed", "check_sink_options"]
@@ -206,7 +206,15 @@ class Sender:
 
     def queues(self, topic: str) -> list[Queue]:
         """Return the queues of a topic that can be written to, as they were when they were first asked for."""
-        return self._routes.queues(topic)
+        deadline = self._monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._routes.queues(topic)
+            except (NoWritableQueue, Unreachable):  # a group elects its leader, or a name server starts again
+                if self._monotonic() >= deadline:
+                    raise
+            self._routes.forget(topic)
+            self._sleep(_RETRY_S)
 
     # -- sending -------------------------------------------------------------------------------------
 

@@ -39,6 +39,15 @@ async def main():
 
 trio.run(main) if sys.argv[3] == "trio" else asyncio.run(main())
 """
+# As on Windows, where the loops of asyncio know no signals.
+WITHOUT_SIGNALS_OF_LOOPS = """
+import asyncio
+
+def none(*arguments):
+    raise NotImplementedError
+
+asyncio.SelectorEventLoop.add_signal_handler = none
+"""
 
 
 @pytest.mark.slow
@@ -49,6 +58,7 @@ trio.run(main) if sys.argv[3] == "trio" else asyncio.run(main())
         (BLOCKING, "none", signal.SIGINT),
         (ASYNC, "trio", signal.SIGTERM),
         (ASYNC, "asyncio", signal.SIGINT),
+        (WITHOUT_SIGNALS_OF_LOOPS + ASYNC, "asyncio", signal.SIGTERM),
     ],
 )
 def test_a_signal_ends_a_program_when_it_has_finished_its_message(

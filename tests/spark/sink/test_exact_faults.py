@@ -23,6 +23,7 @@ from ropewalk.spark.sink.routes import WriteFailed
 from ropewalk.spark.sink.rows import Outgoing
 from ropewalk.spark.sink.writer import sender_of
 from ropewalk.testing import RopewalkBroker
+from tests.crash.ledger_group import LedgerGroup
 from tests.ha.process_group import BROKER, Group, group_of
 from tests.spark.sink.exact_tasks import begin, bodies, commit, options_of, write
 from tests.support.holding_proxy import HoldingProxy
@@ -218,3 +219,29 @@ def only(driver: SinkDriver, name: str) -> Callable[[TopicRoute, str], str]:
         return find(route, broker)
 
     return found
+
+
+@pytest.mark.slow
+def test_a_batch_outlives_the_leader_of_a_dledger_group(tmp_path: Path) -> None:
+    with LedgerGroup(tmp_path) as group:
+        namesrv = group.name_server
+        group.leader()
+        with Admin(namesrv, timeout=10.0) as admin:
+            admin.create_topic(TOPIC, 2)
+        options = options_of(namesrv, TOPIC)
+        commit(
+            options, [write(sender_of(options, begin(options), TaskIdentity("q", 0, 0)), TOPIC, range(40))]
+        )
+        first = begin(options)
+        write(sender_of(options, first, TaskIdentity("q", 1, 0)), TOPIC, range(40, 240))
+        group.leader().kill()
+        going_on = sender_of(options, first, TaskIdentity("q", 1, 0, 1))
+        write(going_on, TOPIC, range(200, 260))
+        second = begin(options)
+        with pytest.raises(WriteFailed, match="is over"):
+            write(sender_of(options, first, TaskIdentity("q", 1, 0, 2)), TOPIC, range(900, 910))
+        result = write(
+            sender_of(options, second, TaskIdentity("q", 1, 0, 3)), TOPIC, reversed(range(40, 300))
+        )
+        commit(options, [result])
+        assert sorted(bodies(namesrv, TOPIC)) == list(range(300))

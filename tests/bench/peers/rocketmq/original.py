@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 # Started as a plain file, only its own folder is on the path; the house is four floors up.
 sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
@@ -64,6 +65,8 @@ BROKER_DEFAULTS: Mapping[str, str] = {
     "diskMaxUsedSpaceRatio": "95",
 }
 
+SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1",)
+
 
 class OriginalFailed(Exception):
     """A process of the original did not come up; the text ends with what it last printed."""
@@ -75,7 +78,8 @@ class Original:
     `heap` is the broker's -Xms and -Xmx. `broker_config` adds to, or replaces, BROKER_DEFAULTS; ports and
     storePathRootDir are chosen here unless it names them. `java_options` go to the broker's JVM alone.
     Give `namesrv` (an address) to register with a running name server instead of starting one: a second
-    broker, a slave.
+    broker, a slave. `short_lived` has the JVMs start with half the processor time and run slower: for tests that
+    look at answers, never for figures.
     """
 
     def __init__(
@@ -86,7 +90,10 @@ class Original:
         *,
         java_options: Sequence[str] = (),
         namesrv: str | None = None,
+        short_lived: bool = False,
     ) -> None:
+        self._compiler = SHORT_LIVED if short_lived else ()
+        self._collector = "-XX:+UseSerialGC" if short_lived else "-XX:+UseG1GC"
         self.data_dir = data_dir.resolve()
         self.heap = heap
         self._java_options = tuple(java_options)
@@ -148,14 +155,15 @@ class Original:
         }
         path = _write_properties(home / "conf" / "namesrv.conf", config)
         main = ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(path)]
-        self._launch("namesrv", [f"-Xmx{NAMESRV_HEAP}", "-XX:+UseSerialGC"], main)
+        self._launch("namesrv", [f"-Xmx{NAMESRV_HEAP}", "-XX:+UseSerialGC", *self._compiler], main)
         self._await("namesrv", lambda: _accepts(self.namesrv))
 
     def start_broker(self) -> None:
         """Start the broker alone: the first time, or after `kill9` and `stop_broker`."""
         home = self._home()
         path = _write_properties(home / "conf" / "broker.conf", self.broker_config)
-        options = [f"-Xms{self.heap}", f"-Xmx{self.heap}", "-XX:+UseG1GC", "-XX:-OmitStackTraceInFastThrow"]
+        options = [f"-Xms{self.heap}", f"-Xmx{self.heap}", self._collector, "-XX:-OmitStackTraceInFastThrow"]
+        options += self._compiler
         options += ["-XX:MaxDirectMemorySize=512m", "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.98"]
         main = ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(path), "-n", self.namesrv]
         self._launch("broker", [*options, *self._java_options], main)

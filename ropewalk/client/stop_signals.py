@@ -1,4 +1,7 @@
-"""The signals that ask a program to end, as something that a blocking program can wait for."""
+"""The signals that ask a program to end, for programs that block and for event loops alike.
+
+An event loop looks for them every now and then: asyncio on Windows has no other way, and so there is one for all.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,11 @@ class StopSignals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    @property
+    def arrived(self) -> bool:
+        """Return True once a signal has come."""
+        return not self._arrived.empty()
 
     def wait(self, timeout_s: float) -> bool:
         """Return True as soon as a signal has come, and False after `timeout_s` seconds without one."""

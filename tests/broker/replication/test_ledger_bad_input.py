@@ -1,0 +1,154 @@
+"""A DLedger group and what should not be: stores of the other mode, strangers, damage, full disks, lost files."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.replication.ledger_files import WrongMode
+from ropewalk.codes import ResponseCode
+from store.log.commitlog import StoreDamaged
+from tests.broker.harness import FullDisk, InProcess, config_of
+from tests.support.ledger_brokers import LedgerBrokers, Member
+
+
+def bodies(member: Member, topic: str = "T") -> list[bytes]:
+    return [record.body for record in member.stored(topic)]
+
+
+def fill(member: Member, count: int, size: int = 8_000) -> list[bytes]:
+    """Send messages until `count` are acknowledged; return their bodies."""
+    client, sent = member.connect(), []
+    for number in range(count):
+        body = b"%06d" % number + bytes(size)
+        assert client.send("T", body, queueId=0).code == ResponseCode.SUCCESS
+        sent.append(body)
+    return sent
+
+
+def test_a_plain_store_is_no_store_of_a_member(tmp_path: Path) -> None:
+    with InProcess(config_of(tmp_path / "n0")) as plain:
+        assert plain.connect().send("T").code == ResponseCode.SUCCESS
+    with pytest.raises(WrongMode, match="holds the log of a plain broker") as caught:
+        LedgerBrokers(tmp_path, 1)
+    assert "another storePathRootDir" in str(caught.value)
+    assert not list((tmp_path / "n0").glob("dledger-*")), "nothing was begun"
+
+
+def test_a_members_store_is_no_plain_store(tmp_path: Path) -> None:
+    with LedgerBrokers(tmp_path, 1) as group:
+        fill(group.leader(), 1)
+    with pytest.raises(WrongMode, match="member of a DLedger group, which a plain broker does not read"):
+        InProcess(config_of(tmp_path / "n0"))
+    assert not (tmp_path / "n0" / "commitlog").exists()
+
+
+def test_a_store_of_master_and_slaves_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "n0" / "ropewalk" / "role.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    with pytest.raises(WrongMode, match="belongs to a group of master and slaves"):
+        LedgerBrokers(tmp_path, 1)
+
+
+def test_another_members_log_is_not_taken_for_an_own_empty_one(tmp_path: Path) -> None:
+    with LedgerBrokers(tmp_path, 1) as group:
+        fill(group.leader(), 1)
+    config = config_of(
+        tmp_path / "n0",
+        enableDLegerCommitLog=True,
+        dLegerPeers="n5-127.0.0.1:40911",
+        dLegerSelfId="n5",
+    )
+    with pytest.raises(WrongMode, match="holds the log of another member: dLegerSelfId = n5"):
+        InProcess(config)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "says"),
+    [
+        ("mappedFileSizeCommitLog", 1 << 19, "mappedFileSizeCommitLog"),
+        ("dLegerGroup", "another", "group"),
+        ("brokerClusterName", "Elsewhere", "cluster"),
+    ],
+)
+def test_a_member_that_does_not_belong_is_refused_and_changes_nothing(
+    setting: str, value: object, says: str, tmp_path: Path
+) -> None:
+    with LedgerBrokers(tmp_path) as group:
+        group.stop(2)
+        stranger = group.start(2, None, **{setting: value})
+        group.apart.add(2)
+        leader = group.leader()
+        group.apart.clear()
+        sent = fill(leader, 3, 10)
+        for _ in range(30):
+            group.turn()
+        assert group.members[0].leads or group.members[1].leads
+        assert not stranger.leads and bodies(stranger) == []
+        assert bodies(leader) == sent
+        why = {peer.id: peer.why for peer in stranger.member.ledger.status().peers}
+        assert all(says in text for text in why.values()), why
+
+
+def test_a_lost_currterm_stops_the_start_in_words(tmp_path: Path) -> None:
+    with LedgerBrokers(tmp_path, 1) as group:
+        fill(group.leader(), 1)
+    (tmp_path / "n0" / "dledger-n0" / "currterm").unlink()
+    with pytest.raises(StoreDamaged, match="currterm"):
+        LedgerBrokers(tmp_path, 1)
+
+
+def test_a_damaged_entry_that_was_committed_stops_the_start_and_is_never_cut(tmp_path: Path) -> None:
+    with LedgerBrokers(tmp_path, 1) as group:
+        fill(group.leader(), 5, 100)
+    path = tmp_path / "n0" / "dledger-n0" / "data" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    at = data.index(b"000002" + bytes(20))
+    data[at + 10] ^= 0xFF
+    path.write_bytes(data)
+    # Queue files and bound are gone too: the log is read again from its first entry.
+    (tmp_path / "n0" / "ropewalk" / "bound").unlink()
+    for file in (tmp_path / "n0" / "consumequeue").rglob("0*"):
+        if file.is_file():
+            file.unlink()
+    with pytest.raises(StoreDamaged):
+        LedgerBrokers(tmp_path, 1)
+    assert path.read_bytes() == data, "nothing was changed"
+
+
+def test_a_full_disk_of_a_follower_stops_nobody_and_it_catches_up(tmp_path: Path) -> None:
+    disks = {index: FullDisk() for index in range(3)}
+    with LedgerBrokers(tmp_path, disks=dict(disks), mappedFileSizeCommitLog=1 << 17) as group:
+        leader = group.leader()
+        slow = group.followers()[0]
+        disks[int(slow.id[1])].full = True
+        sent = fill(leader, 60)
+        assert len(bodies(slow)) < 60
+        disks[int(slow.id[1])].full = False
+        group.until(lambda: bodies(slow) == sent, lambda: str(slow.member.ledger.status()))
+
+
+def test_a_full_disk_of_the_leader_refuses_messages_and_loses_none(tmp_path: Path) -> None:
+    disks = {index: FullDisk() for index in range(3)}
+    with LedgerBrokers(tmp_path, disks=dict(disks), mappedFileSizeCommitLog=1 << 17) as group:
+        leader = group.leader()
+        disks[int(leader.id[1])].full = True
+        client, kept = leader.connect(), []
+        for number in range(60):
+            body = b"%06d" % number + bytes(8_000)
+            answer = client.send("T", body, queueId=0)
+            if answer.code == ResponseCode.SUCCESS:
+                kept.append(body)
+            else:
+                assert answer.remark, answer
+                break
+        assert 0 < len(kept) < 60
+        assert bodies(leader) == kept
+        disks[int(leader.id[1])].full = False
+        group.until(lambda: client.send("T", b"again", queueId=0).code == ResponseCode.SUCCESS)
+        wanted = [*kept, b"again"]
+
+        def told() -> str:
+            return str([(len(bodies(each)), each.member.ledger.status()) for each in group.members.values()])
+
+        group.until(lambda: all(bodies(each) == wanted for each in group.members.values()), told)
