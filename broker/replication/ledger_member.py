@@ -26,11 +26,13 @@ from typing import Final
 
 import msgspec
 import structlog
+import trio
 
 import ropewalk
 from broker.context import BrokerContext
 from broker.remoting.shell import Connection, Shell
 from broker.replication.group_member import LogCut, ReadyWords, Turns
+from broker.replication.ledger_sync import LedgerSync
 from broker.settings.dledger import peers_of
 from broker.state.ha_status import HaStatus
 from broker.state.json_file import StoreConfigDamaged
@@ -67,10 +69,12 @@ class LedgerMember:
         wake: Callable[[], None],
         storage: Callable[[], tuple[LogStorage, ReplicaStore]],
         take_back_deliveries: Callable[[], None],
+        follow_delays: Callable[[dict[int, int]], None],
     ) -> None:
         """`storage` returns log and store once these are open; `wake` has the loop run a turn soon.
 
-        `take_back_deliveries` has delayed messages count as delivered whose copies are committed, and no others.
+        `take_back_deliveries` has delayed messages count as delivered whose copies are committed, and no others;
+        `follow_delays` has a follower keep how far its leader has delivered for good.
         """
         config = context.config
         self.me: MemberId = config.d_leger_self_id
@@ -84,6 +88,7 @@ class LedgerMember:
         self._wake = wake
         self._storage = storage
         self._take_back_deliveries = take_back_deliveries
+        self._follow_delays = follow_delays
         self._leads = False
         """Whether this broker is the leader to its clients: steps 1 to 5 are done."""
         self._term = -1
@@ -329,7 +334,10 @@ class LedgerMember:
 
     async def run(self, turns: Turns, shell: Shell) -> LogCut:
         """Be a member until cancelled. The log is cut while it is open, so this never returns."""
-        await tasks.run(self.ledger, shell, self._context.rng)
+        sync = LedgerSync(self._context, self.ledger, turns, shell, self._follow_delays)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sync.run)
+            nursery.start_soon(tasks.run, self.ledger, shell, self._context.rng)
         raise AssertionError("the tasks of a member have ended by themselves")
 
     def leave(self) -> None:

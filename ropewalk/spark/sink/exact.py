@@ -26,12 +26,13 @@ from typing import NamedTuple, TypeVar
 import structlog
 
 from ropewalk.client.core.connection import Unreachable
-from ropewalk.client.core.messages import command_of
+from ropewalk.client.core.messages import SEND_STATUSES, command_of
 from ropewalk.client.core.routes import TopicRoute
 from ropewalk.client.core.steps import answer_header, require_success
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, Refused, RopewalkError, TryElsewhere, TryLater
 from ropewalk.format.headers import SinkCommitHeader, SinkInitHeader, SinkStateHeader
+from ropewalk.format.remoting import Command
 from ropewalk.spark.live.cluster import ConnectionCache
 from ropewalk.spark.options import Options
 from ropewalk.spark.sink.resume import Anchors, commit_anchors, digest_number, read_anchors
@@ -193,7 +194,13 @@ class SinkDriver:
         )[0]
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
-        return answer_header(SinkStateHeader, require_success(answer))
+        return answer_header(SinkStateHeader, self._require_stored(answer))
+
+    def _require_stored(self, answer: Command) -> Command:
+        """Return an answer that counts as stored; with requireReplication=false also one with a reservation."""
+        if self._options.require_replication is False and answer.code in SEND_STATUSES:
+            return answer
+        return require_success(answer)
 
     def _begin_resume(self, route: TopicRoute, names: tuple[str, ...]) -> Run:
         if self._options.require_replication:
@@ -271,7 +278,7 @@ class SinkDriver:
                 ",".join(names),
             )
             command = command_of(RequestCode.ROPEWALK_SINK_COMMIT, header)
-            require_success(self._links.call_all(_master(route, name), [command])[0])
+            self._require_stored(self._links.call_all(_master(route, name), [command])[0])
         if is_repeated:  # which wrote nothing, and now is closed whatever it was
             self._compare(run, finished, batch, str(digest))
 

@@ -22,7 +22,7 @@ from ropewalk.spark.sink.exact import Run, SinkDriver, TaskIdentity, TaskResult
 from ropewalk.spark.sink.routes import WriteFailed
 from ropewalk.spark.sink.rows import Outgoing
 from ropewalk.spark.sink.writer import sender_of
-from ropewalk.testing import RopewalkBroker
+from ropewalk.testing import BrokerProcess, RopewalkBroker
 from tests.crash.ledger_group import LedgerGroup
 from tests.ha.process_group import BROKER, Group, group_of
 from tests.spark.sink.exact_tasks import begin, bodies, commit, options_of, write
@@ -245,3 +245,17 @@ def test_a_batch_outlives_the_leader_of_a_dledger_group(tmp_path: Path) -> None:
         )
         commit(options, [result])
         assert sorted(bodies(namesrv, TOPIC)) == list(range(300))
+
+
+def test_a_master_without_its_slave_serves_a_sink_that_says_so(tmp_path: Path) -> None:
+    with BrokerProcess({"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}) as process:
+        with Admin(process.namesrv) as admin:
+            admin.create_topic(TOPIC, 2)
+        with pytest.raises(WriteFailed, match=r"could not begin a batch within 300 ms.*SLAVE_NOT_AVAILABLE"):
+            begin(options_of(process.namesrv, TOPIC, sendTimeoutMs="300"))
+        options = options_of(process.namesrv, TOPIC, requireReplication="false")
+        commit(
+            options, [write(sender_of(options, begin(options), TaskIdentity("q", 0, 0)), TOPIC, range(40))]
+        )
+        assert sorted(bodies(process.namesrv, TOPIC)) == list(range(40))
+        assert begin(options).committed[BROKER][:2] == ("q", 0)
