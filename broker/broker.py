@@ -326,7 +326,13 @@ class Broker:
     def _make_group(self) -> GroupMember:
         context = self.context
         if context.config.enable_d_leger_commit_log:
-            return LedgerMember(context, self._wake, self._ledger_storage, self._take_back_deliveries)
+            return LedgerMember(
+                context,
+                self._wake,
+                self._ledger_storage,
+                self._take_back_deliveries,
+                self._follow_delays,
+            )
         run = f"{context.rng.getrandbits(64):016x}"
         return MasterSlaveMember(context, run, follow_delays=self._follow_delays)
 
@@ -550,7 +556,9 @@ class Broker:
         """How far each delay level has been delivered, as code 45 carries it to slaves."""
         return {
             "dataVersion": self._delay_progress.data_version.to_json(),
-            "offsetTable": fastjson.IntKeys(self.delays.offsets()),
+            "offsetTable": fastjson.IntKeys(
+                self._delay_progress.durable if self.store.may_be_cut else self.delays.offsets()
+            ),
         }
 
     # -- sessions ------------------------------------------------------------------------------------

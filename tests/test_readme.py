@@ -80,15 +80,15 @@ def test_the_programs_of_the_tour_of_python_run_one_after_the_other(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_the_python_test_passes_with_its_program(tmp_path: Path) -> None:
-    (test,) = (text for text in blocks(text_of(PYTHON), "python") if "def test_" in text)
+def test_the_python_tests_pass_with_their_program(tmp_path: Path) -> None:
+    tests = [text for text in blocks(text_of(PYTHON), "python") if "def test_" in text]
     tested = (
         "from ropewalk import Producer\n"
         "def announce(order, *, name_server, topic):\n"
         "    with Producer(name_server) as producer:\n"
         "        producer.send(topic, order.encode())\n"
     )
-    (tmp_path / "test_orders.py").write_text(tested + test)
+    (tmp_path / "test_orders.py").write_text(tested + "\n".join(tests))
     words = [sys.executable, "-m", "pytest", "-q", f"--rootdir={tmp_path}", "-p", "no:cacheprovider"]
     ended = subprocess.run(
         [*words, "test_orders.py"],
@@ -100,6 +100,7 @@ def test_the_python_test_passes_with_its_program(tmp_path: Path) -> None:
         check=False,
     )
     assert ended.returncode == 0, ended.stdout
+    assert f"{len(tests)} passed" in ended.stdout
 
 
 @pytest.mark.parametrize(("document", "title"), [(README, "Five minutes"), (CLI, "")])

@@ -26,11 +26,13 @@ from typing import Final
 
 import msgspec
 import structlog
+import trio
 
 import ropewalk
 from broker.context import BrokerContext
 from broker.remoting.shell import Connection, Shell
 from broker.replication.group_member import LogCut, ReadyWords, Turns
+from broker.replication.ledger_sync import LedgerSync
 from broker.settings.dledger import peers_of
 from broker.state.ha_status import HaStatus
 from broker.state.json_file import StoreConfigDamaged
@@ -67,10 +69,12 @@ class LedgerMember:
         wake: Callable[[], None],
         storage: Callable[[], tuple[LogStorage, ReplicaStore]],
         take_back_deliveries: Callable[[], None],
+        follow_delays: Callable[[dict[int, int]], None],
     ) -> None:
         """`storage` returns log and store once these are open; `wake` has the loop run a turn soon.
 
-        `take_back_deliveries` has delayed messages count as delivered whose copies are committed, and no others.
+        `take_back_deliveries` has delayed messages count as delivered whose copies are committed, and no others;
+        `follow_delays` has a follower keep how far its leader has delivered for good.
         """
         config = context.config
         self.me: MemberId = config.d_leger_self_id
@@ -84,6 +88,7 @@ class LedgerMember:
         self._wake = wake
         self._storage = storage
         self._take_back_deliveries = take_back_deliveries
+        self._follow_delays = follow_delays
         self._leads = False
         """Whether this broker is the leader to its clients: steps 1 to 5 are done."""
         self._term = -1
@@ -226,15 +231,20 @@ class LedgerMember:
             if standing.may_append:
                 return None
             return ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]{standing.why}: followers are too far behind"
+        return (
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"[REJECTREQUEST]{self._place(standing)}: nothing was stored",
+        )
+
+    def _place(self, standing: Standing) -> str:
+        """Return in words why a member with this standing is not the one to send to."""
         if standing.role is Role.LEADER:
-            where = f"this member was elected in term {standing.term} and opens it"
-        elif standing.leader is not None:
-            where = (
+            return f"this member was elected in term {standing.term} and opens it"
+        if standing.leader is not None:
+            return (
                 f"this member follows {standing.leader}, at {self.master_address or 'an address yet unknown'}"
             )
-        else:
-            where = f"the group has no leader in term {standing.term}, as far as {self.me} knows"
-        return ResponseCode.SERVICE_NOT_AVAILABLE, f"[REJECTREQUEST]{where}: nothing was stored"
+        return f"the group has no leader in term {standing.term}, as far as {self.me} knows"
 
     # -- turns ---------------------------------------------------------------------------------------
 
@@ -259,8 +269,7 @@ class LedgerMember:
         standing = self.ledger.standing
         why = None
         if standing.leader is None or (standing.role is Role.LEADER and not self._leads):
-            refused = self._refusal(standing)
-            why = refused[1].removeprefix("[REJECTREQUEST]") if refused is not None else None
+            why = self._place(standing)
         return replace(before, is_master=self._leads, epoch=self.epoch, fence=why)
 
     def ledger_status(self) -> LedgerStatus:
@@ -329,7 +338,10 @@ class LedgerMember:
 
     async def run(self, turns: Turns, shell: Shell) -> LogCut:
         """Be a member until cancelled. The log is cut while it is open, so this never returns."""
-        await tasks.run(self.ledger, shell, self._context.rng)
+        sync = LedgerSync(self._context, self.ledger, turns, shell, self._follow_delays)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sync.run)
+            nursery.start_soon(tasks.run, self.ledger, shell, self._context.rng)
         raise AssertionError("the tasks of a member have ended by themselves")
 
     def leave(self) -> None:

@@ -130,6 +130,11 @@ class DelayProgress:
         self._pending = None if self._newest[1] == self._durable else self._newest
         self.generation += 1
 
+    @property
+    def durable(self) -> dict[int, int]:
+        """Return the offset of each level below which every copy is durable."""
+        return dict(self._durable)
+
     def take_back(self) -> dict[int, int]:
         """Go back to the durable offsets, and return them: copies behind them may be cut."""
         self._pending, self._newest = None, (0, self._durable)

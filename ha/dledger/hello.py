@@ -156,7 +156,9 @@ def refusal_of(
         return (
             f"{introduction.id} came back with an empty store (incarnation {introduction.incarnation.hex()}, known is "
             f"{known.hex()}): the entries that it had confirmed are lost, and its vote could elect a leader without "
-            "them. Give it its store back"
+            "them. Give it its store back; or put a copy of a stopped member's store in its place (dledger-ID renamed, "
+            "ropewalk/dledger/identity removed), and take its id out of ropewalk/dledger/peers.json of each other "
+            "member while that is stopped"
         )
     return None
 

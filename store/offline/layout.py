@@ -22,7 +22,7 @@ from store.index.file import index_names
 from store.log.commitlog import NAME_DIGITS
 from store.message_store import StoreConfig
 from store.offline.dry_run_disk import DryRunDisk
-from store.offline.reader import UnreadableStore
+from store.offline.reader import UnreadableStore, log_folder
 from store.recovery.delay_levels import DEFAULT_LEVELS, DelayLevels
 
 _FIRST = struct.Struct(">iq")
@@ -83,11 +83,6 @@ def _segment_size(disk: DryRunDisk, given: Layout, others: Sequence[Path]) -> in
     summed = _usual([sidecar.segment_size for sidecar in sidecars if sidecar is not None])
     folders = [given.log_directory, *map(log_folder, others)]
     return summed or _usual([disk.size_of(f / name) for f in folders for name in log_names(disk, f)])
-
-
-def log_folder(directory: Path) -> Path:
-    """Return the folder of the segments, given a store's folder or its log's."""
-    return directory / "commitlog" if (directory / "commitlog").is_dir() else directory
 
 
 def log_names(disk: DryRunDisk, directory: Path) -> list[str]:

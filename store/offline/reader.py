@@ -1,10 +1,13 @@
-"""Reading a commit log without a broker: a directory of segments, RocketMQ's or ours.
+"""Reading a commit log without a broker: a directory of segments, RocketMQ's or ours, plain or of DLedger mode.
 
 The files of a log are named by the offset of their first byte, in twenty digits, and each is as long
 as it is; nothing else about them is assumed. Records follow each other without a gap. A blank record
 sends the reader to the next file. The log ends at the first bytes that are no record: if nothing but
 zeros follows, in that file and the later ones, that is simply the end; anything else is damage, and the
 reader says in which file and where.
+
+In DLedger mode each record stands behind the head of an entry, in `dledger-*/data`. The first bytes of a file tell
+which kind it is: no record is as short as an entry's magic number. An entry's checksum covers its whole record.
 
 Only reads, with `pread` through a window of a megabyte, so a log of any size costs the same memory
 and a running broker is not disturbed. (A running broker writes at the end while we look at it: the
@@ -24,6 +27,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ropewalk.errors import CorruptRecord, RopewalkError
+from ropewalk.format.dledger.entry import HEAD_SIZE, MAGIC, MAGIC_NOOP, check_body, decode_head, filler_size
 from ropewalk.format.record import (
     MAGIC_BLANK,
     MAGIC_V1,
@@ -76,8 +80,8 @@ class Damage:
 
 
 def find_log_files(directory: Path) -> tuple[LogFile, ...]:
-    """The segments under a store directory (or its `commitlog`), in order. Raises `UnreadableStore`."""
-    folder = directory / "commitlog" if (directory / "commitlog").is_dir() else directory
+    """The segments under a store directory (or its log's folder), in order. Raises `UnreadableStore`."""
+    folder = log_folder(directory)
     try:
         paths = sorted(path for path in folder.iterdir() if _FILE_NAME.fullmatch(path.name))
         files = tuple(LogFile(path, int(path.name), path.stat().st_size) for path in paths)
@@ -85,9 +89,31 @@ def find_log_files(directory: Path) -> tuple[LogFile, ...]:
         raise UnreadableStore(f"cannot read {folder}: {exc.strerror or exc}") from exc
     if not files and folder == directory:
         raise UnreadableStore(
-            f"{directory} holds no commit log: expected files named by 20 digits in {directory / 'commitlog'}"
+            f"{directory} holds no commit log: expected files named by 20 digits in {directory / 'commitlog'}, or in "
+            f"{directory / 'dledger-*' / 'data'} of DLedger mode"
         )
     return files
+
+
+def log_folder(directory: Path) -> Path:
+    """Return the folder of the segments, given a store's folder, a DLedger member's or the log's own.
+
+    Raises `UnreadableStore` for the logs of several members.
+    """
+    if (directory / "commitlog").is_dir():
+        return directory / "commitlog"
+    if directory.name.startswith("dledger-") and (directory / "data").is_dir():
+        return directory / "data"
+    members = sorted(directory.glob("dledger-*/data"))
+    if len(members) > 1:
+        names = ", ".join(str(member.parent) for member in members)
+        raise UnreadableStore(f"{directory} holds the logs of {len(members)} members: name one of {names}")
+    return members[0] if members else directory
+
+
+def is_entry_log(folder: Path) -> bool:
+    """Tell whether a folder of segments is the log of a DLedger member, by its place."""
+    return folder.name == "data" and folder.parent.name.startswith("dledger-")
 
 
 def read_log(files: tuple[LogFile, ...], from_offset: int = 0) -> Iterator[Record | Damage]:
@@ -136,6 +162,8 @@ class _Window:
         self.data = b""
         self._start = 0
         self._fd = -1
+        self.why_not: str | None = None
+        """The reason why no entry begins at `position`, once that is known."""
 
     def __enter__(self) -> _Window:
         self._fd = os.open(self.file.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -193,6 +221,10 @@ class _Window:
 
 def _read_file(window: _Window, from_offset: int) -> Generator[Record | Damage, None, bool]:
     """One file's records. Returns True if the log goes on in the next file."""
+    if window.remaining >= HEAD_SIZE:
+        window.look(HEAD_SIZE)
+        if int.from_bytes(window.data[:4], "big") in (MAGIC, MAGIC_NOOP):
+            return (yield from _read_entries(window, from_offset))
     while window.remaining >= BLANK_SIZE:
         index = window.look(BLANK_SIZE)
         try:
@@ -213,14 +245,56 @@ def _read_file(window: _Window, from_offset: int) -> Generator[Record | Damage, 
                 return False
             if record.offset != window.offset:
                 return False
-            if record.body and body_crc(record.body) != record.body_crc:
-                yield window.damage(
-                    f"the body of the message does not match its checksum "
-                    f"(stored {record.body_crc}, computed {body_crc(record.body)})"
-                )
+            yield from _damage_of_body(window, record)
             yield record
         window.position += size
     return True
+
+
+def _read_entries(window: _Window, from_offset: int) -> Generator[Record | Damage, None, bool]:
+    """The records of one file of entries. Returns True if the log goes on in the next file."""
+    expected: int | None = None
+    while window.remaining >= BLANK_SIZE:
+        index = window.look(min(HEAD_SIZE, window.remaining))
+        if filler_size(window.data, index) == window.remaining:
+            return True
+        if not any(window.data[index : index + HEAD_SIZE]):
+            return False  # zeros: the log ends here
+        try:
+            head = decode_head(window.data, index)
+            if head.pos != window.offset:
+                raise CorruptRecord(f"an entry that says it belongs at offset {head.pos}")
+            if expected is not None and head.index != expected:
+                raise CorruptRecord(f"entry {head.index}, behind entry {expected - 1}")
+            if head.size > window.remaining:
+                raise CorruptRecord(f"an entry of {head.size} bytes, {window.remaining} are left")
+            if window.offset + HEAD_SIZE >= from_offset and head.magic == MAGIC:
+                index = window.look(head.size) + HEAD_SIZE
+                body = window.data[index : index + head.body_size]
+                record = decode_record(body, check_crc=False)
+                if (record.offset, record.size) != (window.offset + HEAD_SIZE, head.body_size):
+                    raise CorruptRecord(f"a record that says it belongs at offset {record.offset}")
+                damages = list(_damage_of_body(window, record))
+                try:
+                    check_body(head, body)
+                except CorruptRecord as exc:
+                    damages = damages or [window.damage(str(exc))]
+                yield from damages
+                yield record
+        except CorruptRecord as exc:
+            window.why_not = f"a damaged entry ({exc})"
+            return False
+        expected = head.index + 1
+        window.position += head.size
+    return True
+
+
+def _damage_of_body(window: _Window, record: Record) -> Iterator[Damage]:
+    if record.body and body_crc(record.body) != record.body_crc:
+        yield window.damage(
+            f"the body of the message does not match its checksum "
+            f"(stored {record.body_crc}, computed {body_crc(record.body)})"
+        )
 
 
 def _find_leftovers(window: _Window) -> Damage | None:
@@ -246,6 +320,8 @@ def _find_leftovers_in(files: tuple[LogFile, ...]) -> Damage | None:
 
 def _why_not_a_record(window: _Window, first_byte: int) -> str:
     """Say what stands where a record should, for the person who has to decide what to do."""
+    if window.why_not is not None:
+        return window.why_not
     index = window.look(BLANK_SIZE)
     try:
         size, magic = read_frame(window.data, index)

@@ -30,7 +30,8 @@ from store.message_store import MessageStore
 from store.offline.dry_run_disk import DryRunDisk
 from store.offline.due_times import keep_due_times, observed_levels, restore_due_times
 from store.offline.findings import Lost
-from store.offline.layout import Layout, log_folder, log_names
+from store.offline.layout import Layout, log_names
+from store.offline.reader import log_folder
 from store.offline.verify import Verification
 from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
 from store.recovery.scan import cut

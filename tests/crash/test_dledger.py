@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -150,3 +152,41 @@ def test_all_members_are_killed_at_once_and_no_acknowledged_message_is_lost(tmp_
         assert set(sender.acknowledged) <= set(read(leader))
         sender.send(leader, time.monotonic() + 0.3)
         assert sender.acknowledged[-1] == read(leader)[-1]
+
+
+def test_a_wiped_member_is_refused_in_words_and_comes_back_with_a_copy(tmp_path: Path) -> None:
+    with LedgerGroup(tmp_path, settings={"preferredLeaderId": "n0"}) as group:
+        sender = Sender(group)
+        sender.send(group.leader(), time.monotonic() + 0.5)
+        first, second, wiped = group.members
+        wiped.kill()
+        shutil.rmtree(wiped.store)
+        wiped.start()
+        until = time.monotonic() + 20
+        while "n2 came back with an empty store" not in first.errors.read_text() + second.errors.read_text():
+            assert time.monotonic() < until, "nobody says why it is refused"
+            time.sleep(0.1)
+        sender.send(group.leader([first, second]), time.monotonic() + 0.3)
+        for member in group.members:
+            member.kill()
+        shutil.rmtree(wiped.store)
+        shutil.copytree(second.store, wiped.store)
+        (wiped.store / "dledger-n1").rename(wiped.store / "dledger-n2")
+        (wiped.store / "ropewalk" / "dledger" / "identity").unlink()
+        for member in (first, second):
+            noted = member.store / "ropewalk" / "dledger" / "peers.json"
+            known = json.loads(noted.read_text())
+            known.pop("n2")
+            noted.write_text(json.dumps(known))
+        (wiped.store / "ropewalk" / "dledger" / "peers.json").unlink()
+        for member in group.members:
+            member.launch()
+        for member in group.members:
+            member.wait()
+        leader = group.leader()
+        sender.send(leader, time.monotonic() + 0.5)
+        until = time.monotonic() + 20
+        while read(wiped) != read(leader):
+            assert time.monotonic() < until, "it does not catch up"
+            time.sleep(0.1)
+        assert set(sender.acknowledged) <= set(read(wiped))

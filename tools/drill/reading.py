@@ -3,7 +3,6 @@ stopped ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +10,9 @@ from ropewalk.client.aio.connection import AsyncConnection, open_connection
 from ropewalk.client.core.messages import command_of, pull_request
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import CorruptRecord, RopewalkError, error_for
-from ropewalk.format.dledger.entry import HEAD_SIZE, check_body, decode_head, filler_size
+from ropewalk.errors import RopewalkError, error_for
 from ropewalk.format.headers import GetMaxOffsetHeader, OffsetResponseHeader, QueueHeader, decode_header
-from ropewalk.format.record import Record, decode_record, decode_records
+from ropewalk.format.record import Record, decode_records
 from store.offline.reader import Damage, LogFile, find_log_files, read_log
 from tools.drill.audit import Found
 from tools.drill.messages import identify
@@ -69,41 +67,12 @@ class Replica:
     damages: list[str]
 
 
-def _log_files(store: Path) -> tuple[LogFile, ...]:
-    """Return the files of a member's log, which has a folder of its own in DLedger mode."""
-    return find_log_files(next(store.glob("dledger-*/data"), store))
-
-
-def _read_entries(files: tuple[LogFile, ...]) -> Iterator[Record | Damage]:
-    """Yield the records of a log of entries in order, and the first damage."""
-    index = 0
-    for file in files:
-        data, position = file.path.read_bytes(), 0
-        while filler_size(data, position) is None:
-            if not any(data[position : position + HEAD_SIZE]):
-                return
-            try:
-                head = decode_head(data, position)
-                body = data[position + HEAD_SIZE : position + head.size]
-                check_body(head, body)
-                if (head.index, head.pos) != (index, file.base_offset + position):
-                    raise CorruptRecord(f"expected was entry {index}, here is {head.index}")
-                yield decode_record(body)
-            except CorruptRecord as exc:
-                yield Damage(file.path, position, file.base_offset + position, str(exc))
-                return
-            index += 1
-            position += head.size
-
-
 def read_replica(store: Path, topic: str, run: str) -> Replica:
     """Read a stopped member's log record by record. Raises `UnreadableStore`."""
     found: list[Found] = []
     damages: list[str] = []
     end = 0
-    files = _log_files(store)
-    is_ledger = bool(files) and files[0].path.parent.name == "data"
-    for item in _read_entries(files) if is_ledger else read_log(files):
+    for item in read_log(find_log_files(store)):
         if isinstance(item, Damage):
             damages.append(str(item))
             continue
@@ -130,7 +99,7 @@ def compare_logs(one: Path, other: Path) -> Comparison:
     What retention has removed from one of them is left out. A file that is not there, or ends earlier, counts as
     zeros: segments are allocated ahead, and how far ahead is each member's own affair.
     """
-    logs = _log_files(one), _log_files(other)
+    logs = find_log_files(one), find_log_files(other)
     if not (logs[0] and logs[1]):
         empty = [not any(log) for log in logs]
         return Comparison(all(empty), 0, "both are empty" if all(empty) else "one of them is empty")

@@ -29,7 +29,7 @@ from store.offline.diverged import about_of
 from store.offline.dry_run_disk import DryRunDisk
 from store.offline.findings import Finding
 from store.offline.layout import Layout, guess_layout, log_names
-from store.offline.reader import UnreadableStore
+from store.offline.reader import UnreadableStore, is_entry_log
 from store.offline.repair import Repaired, repair
 from store.offline.start_preview import Outcome, recover_store, try_start
 from store.offline.verify import Verification
@@ -49,6 +49,7 @@ def find_store(directory: Path, config_file: Path | None = None, others: Sequenc
     """Find the store, and in which shape it is: as a configuration says, or as its files and other copies tell."""
     if not directory.is_dir():
         raise UnreadableStore(f"cannot read {directory}: no such directory")
+    _refuse_entry_log(directory)
     given = Layout(directory, directory / "commitlog")
     if config_file is not None:
         try:
@@ -68,6 +69,17 @@ def find_store(directory: Path, config_file: Path | None = None, others: Sequenc
         return guess_layout(disk, given, others)
     finally:
         disk.close()
+
+
+def _refuse_entry_log(directory: Path) -> None:
+    """Raise `UnreadableStore` for the store of a DLedger member, whose log would count as lost here."""
+    folder = next(iter(sorted(directory.glob("dledger-*/data"))), directory)
+    if is_entry_log(folder) and not (directory / "commitlog").is_dir():
+        raise UnreadableStore(
+            f"{directory} is the store of a DLedger member: its log in {folder} has entries, which these commands do "
+            f"not judge. `ropewalk store dump {folder.parent}` reads it and tells damage; a member that is started "
+            f"checks what it had not flushed, and one whose log is damaged gets a copy of a stopped member's store"
+        )
 
 
 # -- verify ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 from ropewalk.format.dledger.entry import HEAD_SIZE, encode_entries
@@ -177,3 +178,15 @@ def split(data: bytes, pos: int) -> list[Entry]:
         entries.append((numbers[0], numbers[1], pos + at, data[at : at + size]))
         at += size
     return entries
+
+
+def place(host: Host, entries: list[Entry], skip: int = 0) -> None:
+    """Place these entries, the first `skip` of which are there already."""
+    first, term, pos, _ = entries[0]
+    data = b"".join(entry[3] for entry in entries)
+    host.entries.place(first, len(entries), term, pos, data, sum(len(entry[3]) for entry in entries[:skip]))
+
+
+def bodies(draw: random.Random) -> list[bytes]:
+    """Draw the bodies of a run."""
+    return [draw.randbytes(draw.choice((20, 100, 900))) for _ in range(draw.choice((1, 1, 2, 5)))]

@@ -10,17 +10,7 @@ import pytest
 
 from ropewalk.errors import CorruptRecord
 from store.log.commitlog import StoreDamaged
-from tests.store.entries.host import NOTHING, SEGMENT, Entry, Host, point_of, run_behind
-
-
-def place(host: Host, entries: list[Entry], skip: int = 0) -> None:
-    first, term, pos, _ = entries[0]
-    data = b"".join(entry[3] for entry in entries)
-    host.entries.place(first, len(entries), term, pos, data, sum(len(entry[3]) for entry in entries[:skip]))
-
-
-def bodies(draw: random.Random) -> list[bytes]:
-    return [draw.randbytes(draw.choice((20, 100, 900))) for _ in range(draw.choice((1, 1, 2, 5)))]
+from tests.store.entries.host import NOTHING, SEGMENT, Entry, Host, bodies, place, point_of, run_behind
 
 
 class Life:

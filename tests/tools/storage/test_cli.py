@@ -232,3 +232,16 @@ def test_a_config_file_that_another_program_wrote_is_a_note(tmp_path: Path) -> N
     write(tmp_path / "ropewalk" / "config.crc", b'{"topics.json": 1}')
     (finding,) = verify_configs(tmp_path)
     assert not finding.damage and "another program" in finding.text
+
+
+@pytest.mark.parametrize("words", [("info",), ("verify",), ("recover",), ("repair", "--in-place")])
+def test_the_store_of_a_dledger_member_is_not_taken_for_one_that_lost_its_log(
+    ropewalk: RunCommand, words: tuple[str, ...], root: Path
+) -> None:
+    (root / "dledger-n0").mkdir()
+    (root / "commitlog").rename(root / "dledger-n0" / "data")
+    before = contents(root)
+    done = ropewalk("store", *words, root)
+    assert done.status == 2 and "is the store of a DLedger member" in done.errors
+    assert f"ropewalk store dump {root / 'dledger-n0'}" in done.errors
+    assert contents(root) == before

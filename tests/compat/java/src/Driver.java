@@ -24,7 +24,9 @@ public final class Driver {
     // Played on request only: one makes a store for others to read, two last until they are told to end.
     private static final String FILL_STORE = "fill_store";
     private static final String LASTING = "lasting";
+    private static final String SURVIVING = "surviving";
     private static final String TRANSACTING = "transacting";
+    private static final String TIMING = "timing";
 
     // Those that wait most come first, so that the others fill their pauses.
     private static final Map<String, Scenario> SCENARIOS = new LinkedHashMap<>();
@@ -65,6 +67,8 @@ public final class Driver {
         SCENARIOS.put(FILL_STORE, Storing::fillStore);
         SCENARIOS.put(LASTING, Lasting::group);
         SCENARIOS.put(TRANSACTING, Transacting::produce);
+        SCENARIOS.put(TIMING, Timing::produce);
+        SCENARIOS.put(SURVIVING, Surviving::produce);
     }
 
     private Driver() {
@@ -81,6 +85,8 @@ public final class Driver {
             names.remove(FILL_STORE);
             names.remove(LASTING);
             names.remove(TRANSACTING);
+            names.remove(TIMING);
+            names.remove(SURVIVING);
         }
         for (String name : names) {
             pool.submit(() -> play(name, namesrv, prefix));

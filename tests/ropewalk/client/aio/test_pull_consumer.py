@@ -170,6 +170,6 @@ def test_errors_say_whose_fault(ropewalk_broker: RopewalkBroker) -> None:
     ):
         consumer.assign_topics()
     with pytest.raises(LocalProtocolError):
-        PullConsumer("a b", {}, ropewalk_broker.namesrv)
+        PullConsumer("a b", {"T": "*"}, ropewalk_broker.namesrv)
     with PullConsumer("g", {"T": "*"}, "127.0.0.1:1") as consumer, pytest.raises(Unreachable):
         consumer.assign_topics()
