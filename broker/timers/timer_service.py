@@ -106,6 +106,8 @@ class TimerService:
         self._master_offset = 0
         self._known: tuple[int, Progress] = (0, Progress(0, 0))
         self._durable = Progress(0, 0)
+        self._durable_end = 0
+        """The end of the log in which the copies lie that `_durable` counts."""
         self._written: Progress | None = None
         self._flush_ms = self._expire_ms = 0
 
@@ -127,7 +129,7 @@ class TimerService:
             self._skip, self._skip_ms = page.done, page.read_ms
         self._master_offset = self.timers.queue_offset
         self._catch_up_to = high
-        self._durable = self._progress()
+        self._durable, self._durable_end = self._progress(), end
         self._known = (end, self._durable)
 
     def _queue_offset_of(self, unit: Unit) -> int:
@@ -145,7 +147,7 @@ class TimerService:
         if self._worker is None or self._page_worker is None:
             return
         if not self._store.may_be_cut:
-            self._durable = self._progress()
+            self._durable, self._durable_end = self._progress(), self._store.log.end_offset
         self._page_worker.stop()
         self._worker.stop()
         self._store.run_completions()
@@ -155,7 +157,7 @@ class TimerService:
             try:
                 if not self._store.may_be_cut:
                     self._page.write(self._store.log.end_offset, self._durable)
-                self.timers.flushed(self.timers.flush(wanted)())
+                self.timers.flushed(self.timers.flush(wanted, self._durable_end)())
             except OSError as exc:
                 log.error(
                     "the last timers go to no file: the next start enqueues them again", reason=str(exc)
@@ -251,7 +253,7 @@ class TimerService:
         if not self._flush_ms - _FLUSH_MS <= now < self._flush_ms and not self._worker.pending:
             self._flush_ms = now + _FLUSH_MS
             if self.timers.needs_flush(wanted := self._checkpoint()):
-                self._worker.submit(self.timers.flush(wanted), self._flushed)
+                self._worker.submit(self.timers.flush(wanted, self._durable_end), self._flushed)
         if not self._expire_ms - _EXPIRE_MS <= now < self._expire_ms:
             self._expire_ms = now + _EXPIRE_MS
             for path in self.timers.log.expired(self._store.log.min_offset):
@@ -263,7 +265,7 @@ class TimerService:
         """Write the page of this moment, and count as durable what was delivered below the flushed end of the log."""
         now = self._progress()
         if self._known[0] <= self._store.flushed_offset:
-            self._durable = self._known[1]
+            self._durable_end, self._durable = self._known
             self.timers.forget(self._durable.read_ms)
             self._known = self._store.log.end_offset, now
         self._write_page()
@@ -319,6 +321,8 @@ class TimerService:
         queue, timers = self._find_queue(), self.timers
         if queue is None or self._enqueuing or (not self._follows and timers.is_ahead_of(self._clock())):
             return False
+        if not self._follows and timers.checkpoint.read_ms > timers.read_ms:
+            return False  # set back: until the file says so too, a start would drop the slots before its time
         timers.queue_offset = start = max(timers.queue_offset, queue.min_offset)
         end = min(queue.readable, self._master_offset) if self._follows else queue.readable
         count = min(end - start, _ENQUEUE_MAX)
@@ -439,6 +443,7 @@ class TimerService:
         # between the two. What is enqueued meanwhile becomes durable as ever.
         now_at = self._progress()
         self._durable = replace(now_at, queue_offset=self._durable.queue_offset)
+        self._durable_end = self._store.flushed_offset
         self._known = self._store.log.end_offset, now_at
         return True
 

@@ -11,15 +11,21 @@
                                 40 i32 Java hash of the real topic
                                 44 i64 0
 
+The checkpoint's page holds more at byte 64: "RWTH", a count, claims of 3 x i64 (read time, queue offset, end of the
+commit log), CRC32C.
+
 A position of -1 is none. A timer-log file ends in a *blank*: i32 bytes left, i64 0, u32 magic, zeros. The timer log is
 a row of files of one size, each named by the position of its first byte; a unit stands in one file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
+
+import crc32c
 
 DAY_SLOTS: Final = 86_400
 SLOTS_TOTAL: Final = 7 * DAY_SLOTS
@@ -46,6 +52,14 @@ BLANK_SIZE: Final = _BLANK.size
 CHECKPOINT: Final = Struct(">7q")
 CHECKPOINT_SIZE: Final = CHECKPOINT.size
 _OLD_CHECKPOINT_SIZE: Final = 32  # before the data version was added
+
+HISTORY_AT: Final = 64
+HISTORY_MAX: Final = 100
+"""Claims that are kept: one a flush, so some two minutes."""
+_HISTORY: Final = Struct(">4sI")
+_HISTORY_MAGIC: Final = b"RWTH"
+_CLAIM: Final = Struct(">3q")
+_CRC: Final = Struct(">I")
 
 ENQUEUED_LATE: Final = (1 << 63) - 1
 """The enqueue time of a message whose time had come before it reached the wheel."""
@@ -96,6 +110,35 @@ def blank_of(remaining: int) -> bytes:
 def is_blank(magic: int) -> bool:
     """Tell whether the magic field of a unit is a blank's."""
     return magic & 0xFFFFFFFF == _MAGIC_BLANK
+
+
+class Claim(NamedTuple):
+    """A progress, and the end of the commit log in which all copies lie that it counts as delivered."""
+
+    read_ms: int
+    queue_offset: int
+    log_end: int
+
+
+def encode_history(claims: Sequence[Claim]) -> bytes:
+    """Return the newest claims, the oldest first, as they stand behind the checkpoint in its page."""
+    kept = claims[-HISTORY_MAX:]
+    body = _HISTORY.pack(_HISTORY_MAGIC, len(kept)) + b"".join(_CLAIM.pack(*claim) for claim in kept)
+    return body + _CRC.pack(crc32c.crc32c(body))
+
+
+def decode_history(page: bytes | None) -> list[Claim]:
+    """Read the claims of a checkpoint's page; none where another broker wrote it, which leaves them as they were."""
+    if page is None or len(page) < HISTORY_AT + _HISTORY.size:
+        return []
+    magic, count = _HISTORY.unpack_from(page, HISTORY_AT)
+    size = _HISTORY.size + count * _CLAIM.size
+    body, crc = page[HISTORY_AT : HISTORY_AT + size], page[HISTORY_AT + size : HISTORY_AT + size + _CRC.size]
+    if magic != _HISTORY_MAGIC or not 0 < count <= HISTORY_MAX or crc != _CRC.pack(crc32c.crc32c(body)):
+        return []
+    claims = [Claim(*fields) for fields in _CLAIM.iter_unpack(body[_HISTORY.size :])]
+    known = Checkpoint.decode(page)
+    return claims if claims[-1][:2] == (known.read_ms, known.queue_offset) else []
 
 
 @dataclass(frozen=True, slots=True)

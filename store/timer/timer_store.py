@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ from pathlib import Path
 from store.io.disk import PAGE_SIZE, Disk
 from store.timer.layout import (
     BLANK_SLOTS,
+    HISTORY_AT,
+    HISTORY_MAX,
     MAGIC_DEFAULT,
     MAGIC_DELETE,
     MAGIC_ROLL,
@@ -36,7 +39,10 @@ from store.timer.layout import (
     UNIT,
     UNIT_SIZE,
     Checkpoint,
+    Claim,
     Unit,
+    decode_history,
+    encode_history,
 )
 from store.timer.timer_log import BlockPlace, TimerLog
 from store.timer.wheel import TimerWheel
@@ -136,6 +142,10 @@ class TimerStore:
         self._done_to = NONE
         """The newest unit of the slot at `read_ms` that is delivered."""
         self._path = root / "config" / "timercheck"
+        self._history: deque[Claim] = deque(maxlen=HISTORY_MAX)
+        """The checkpoint's last claims, the oldest first."""
+        self._names: set[Path] = set()
+        """Files whose names are known to be on the disk."""
 
     # -- open ----------------------------------------------------------------------------------------
 
@@ -149,16 +159,20 @@ class TimerStore:
         """Read wheel, log and checkpoint, and bring them together. Blocks. Raises `StoreDamaged`.
 
         `log_end` is the end of the commit log; `queue_offset_of` returns the place in the timer topic of the message
-        of a unit, or -1. `progress`, read time and queue offset, is newer than the checkpoint's.
+        of a unit, or -1. `progress`, read time and queue offset, counts where it is newer than the checkpoint: an older
+        one is from before another broker had the directory.
         """
         precision = self.rules.precision_ms
+        page = self._disk.read_file(self._path)
         try:
-            known = Checkpoint.decode(self._disk.read_file(self._path))
+            known = Checkpoint.decode(page)
         except ValueError as exc:
             self.findings.append(f"{self._path}: {exc}; timers are enqueued again from the commit log")
             known = Checkpoint()
         self.checkpoint = known
-        if progress is not None:
+        self._history.extend(decode_history(page))
+        known, lowered = self._covered(known, log_end)
+        if progress is not None and progress[0] >= known.read_ms:
             read_ms, enqueued = progress
             enqueued = max(enqueued, known.queue_offset)
             known = replace(known, read_ms=read_ms, queue_offset=enqueued, master_queue_offset=enqueued)
@@ -170,13 +184,38 @@ class TimerStore:
             )
         self.log.load()
         has_wheel = self.wheel.load(self.read_ms // precision)
-        last = self._find_end(known, log_end, trusted=has_wheel)
+        last = self._find_end(known, log_end, trusted=has_wheel and not lowered)
         if not known.read_ms and last is None:
             self.read_ms = self._cleared_ms = self._floor(now_ms)
         offset = known.queue_offset
         if last is not None:
             offset = max(offset, queue_offset_of(last) + 1)
         self.queue_offset = offset
+
+    def _covered(self, known: Checkpoint, log_end: int) -> tuple[Checkpoint, bool]:
+        """Return the newest progress whose copies the commit log has, and whether that is an earlier one.
+
+        A log that was cut, because its end was no part of its master's, has lost copies that the checkpoint counts.
+        """
+        history = self._history
+        if not history or history[-1].log_end <= log_end:
+            return known, False
+        while len(history) > 1 and history[-1].log_end > log_end:
+            history.pop()
+        claim = history[-1]
+        self.findings.append(
+            f"the commit log ends before copies of timers that were delivered: those due from {claim.read_ms} on are "
+            "delivered again"
+        )
+        return (
+            replace(
+                known,
+                read_ms=min(claim.read_ms, known.read_ms),
+                queue_offset=min(claim.queue_offset, known.queue_offset),
+                master_queue_offset=min(claim.queue_offset, known.master_queue_offset),
+            ),
+            True,
+        )
 
     def _find_end(self, known: Checkpoint, log_end: int, *, trusted: bool) -> Unit | None:
         """Find where the log ends, cut what nothing can be read of, and set the wheel right; the last unit."""
@@ -399,29 +438,43 @@ class TimerStore:
             return True
         return not self.is_unused and not known.read_ms <= wanted.read_ms < known.read_ms + _IDLE_MS
 
-    def flush(self, wanted: Checkpoint) -> Callable[[], Flushed]:
+    def flush(self, wanted: Checkpoint, commit_end: int = 0) -> Callable[[], Flushed]:
         """Return the job that makes everything so far durable, in the order log, wheel, checkpoint; for one thread.
 
-        Its result goes to `flushed`. `wanted` claims no more than what is durable elsewhere.
+        Its result goes to `flushed`. `wanted` claims no more than what is durable elsewhere: in the commit log up to
+        `commit_end`.
         """
         self.log.write()
         paths, runs = self.log.take_unsynced(), self.wheel.take_dirty()
         checkpoint = replace(wanted, log_end=self.log.end)
-        page = checkpoint.encode().ljust(PAGE_SIZE, b"\0")
+        self._history.append(Claim(checkpoint.read_ms, checkpoint.queue_offset, commit_end))
+        page = checkpoint.encode().ljust(HISTORY_AT, b"\0") + encode_history([*self._history])
+        page = page.ljust(PAGE_SIZE, b"\0")
 
         def job() -> Flushed:
             try:
                 for path in paths:
                     self._disk.open_paged(path).sync()
+                    self._sync_name(path)
                 self.wheel.write(runs)
+                if runs:
+                    self._sync_name(self.wheel.path)
                 file = self._disk.create_paged(self._path, PAGE_SIZE)
                 file.write_at(0, page)
                 file.sync()
+                self._sync_name(self._path)
             except OSError as exc:
                 return Flushed(checkpoint, paths, runs, str(exc))
             return Flushed(checkpoint, paths, runs)
 
         return job
+
+    def _sync_name(self, path: Path) -> None:
+        """Make the name of a file durable, and that of its folder. Once for each; in the job's thread."""
+        if path not in self._names:
+            self._disk.sync_directory(path.parent)
+            self._disk.sync_directory(path.parent.parent)
+            self._names.add(path)
 
     def flushed(self, result: Flushed) -> None:
         """Record the outcome of a job of `flush`; the next one repeats a write that failed."""

@@ -12,6 +12,7 @@ import json
 import subprocess
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +25,7 @@ VERSIONS = ("5.5.0", "4.9.8")
 SERIALIZATIONS = ("JSON", "ROCKETMQ")
 HEAP = "128m"
 AT_A_TIME = 4
+PATIENCE_S = 40.0
 RUN_TIMEOUT_S = 180.0
 
 Event = dict[str, Any]
@@ -167,6 +169,18 @@ class LastingScenario:
         assert self._process.stdin is not None
         self._process.stdin.write(command.encode() + b"\n")
         self._process.stdin.flush()
+
+    def wait_until(
+        self, condition: Callable[[list[Event]], bool], what: str, patience_s: float = PATIENCE_S
+    ) -> None:
+        """Wait until the events so far fulfil a condition."""
+        with self._news:
+            came = self._news.wait_for(lambda: condition(self._events), patience_s)
+            assert came, (what, self._events[-10:], self._tail())
+
+    def messages(self) -> list[Event]:
+        """Return the messages that were received."""
+        return [event["message"] for event in list(self._events) if event["event"] == "received"]
 
     def _tail(self) -> str:
         return self._stderr.read_text(errors="replace")[-2000:]

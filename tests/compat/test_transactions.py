@@ -51,7 +51,7 @@ def test_five_outcomes(client: Driver, root: Path) -> None:
             assert [results[name]["queueOffset"] for name in results] == [0, 1, 2, 3, 4]
             assert all(result["transactionId"] == result["msgId"] for result in results.values())
             producer.await_delivered({"committed", "committed-by-check"})
-            producer.expect(
+            producer.wait_until(
                 lambda _events: len(producer.checks("given-up")) >= CHECKS_MAX, "all checks of given-up"
             )
             settle(4.0)
@@ -87,10 +87,10 @@ def test_a_kill_between_half_and_commit(client: Driver, root: Path) -> None:
         try:
             for n in range(6):
                 producer.send(f"m{n}", "UNKNOWN", "UNKNOWN")
-            producer.expect(lambda _events: len(producer.checks("m5")) >= 2, "checked twice")
+            producer.wait_until(lambda _events: len(producer.checks("m5")) >= 2, "checked twice")
             counted = int(producer.checks("m5")[-1]["times"])
             brokers.restart()
-            producer.expect(
+            producer.wait_until(
                 lambda _events: int(producer.checks("m5")[-1]["times"]) > counted, "checked after the kill"
             )
             for n in range(6):

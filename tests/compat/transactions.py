@@ -7,7 +7,6 @@ import json
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,7 +18,6 @@ from tests.support.ports import free_ports
 from tests.support.processes import checkout_command, checkout_environment, first_line, stop
 
 ROPEWALK, ROCKETMQ = "Ropewalk", "RocketMQ"
-PATIENCE_S = 40.0
 _START_S = 30.0
 
 SETTINGS: dict[str, str | int] = {
@@ -49,20 +47,12 @@ class Transactor(LastingScenario):
 
     def __init__(self, driver: Driver, namesrv: str, home: Path) -> None:
         super().__init__(driver, namesrv, home, "transacting", prefix="t")
-        self.expect(lambda events: any(event["event"] == "ready" for event in events), "ready")
-
-    def expect(
-        self, condition: Callable[[list[Event]], bool], what: str, patience_s: float = PATIENCE_S
-    ) -> None:
-        """Wait until the events so far fulfil a condition."""
-        with self._news:
-            came = self._news.wait_for(lambda: condition(self._events), patience_s)
-            assert came, (what, self._events[-10:], self._tail())
+        self.wait_until(lambda events: any(event["event"] == "ready" for event in events), "ready")
 
     def send(self, name: str, local: str, check: str) -> Event:
         """Send one half message; return what the client was told."""
         self.tell(f"send {name} {local} {check}")
-        self.expect(lambda events: bool(_named(events, ("sent", "refused"), name)), f"{name} sent")
+        self.wait_until(lambda events: bool(_named(events, ("sent", "refused"), name)), f"{name} sent")
         (event,) = _named(self._events, ("sent", "refused"), name)
         assert event["event"] == "sent", event
         return event
@@ -78,13 +68,9 @@ class Transactor(LastingScenario):
             found[message["body"]].add((message["queueId"], message["queueOffset"]))
         return found
 
-    def messages(self) -> list[Event]:
-        """Return the messages that were received."""
-        return [event["message"] for event in list(self._events) if event["event"] == "received"]
-
     def await_delivered(self, names: set[str]) -> None:
         """Wait until all of these have been received."""
-        self.expect(lambda _events: names <= self.delivered().keys(), f"received {names}")
+        self.wait_until(lambda _events: names <= self.delivered().keys(), f"received {names}")
 
 
 def _named(events: list[Event], kinds: tuple[str, ...], name: str) -> list[Event]:

@@ -1,6 +1,7 @@
 """Run simulated lives of the shipped code: `python -m tests.sim --seeds 2000`, or one again with `--seed 17`.
 
-Two worlds: `store` is one store on a disk that forgets, `group` a master and two slaves with producers and an operator.
+Three worlds: `store` is one store on a disk that forgets, `group` a master and two slaves with producers and an
+operator, `deferred` such a group with timers and transactions.
 `--bug NAME` plants a bug of tests/bugs first, `--mode` chooses the flush (store) or the class of promise (group). The
 exit status is 1 if a promise was broken, and the line says with which command it can be seen again.
 """
@@ -12,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-MODES = {"store": ("sync", "async"), "group": ("A1", "A3")}
+MODES = {"store": ("sync", "async"), "group": ("A1", "A3"), "deferred": ("A1", "A3")}
 
 
 def main() -> int:
@@ -21,7 +22,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds, from --first on")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, help="this one only")
-    parser.add_argument("--mode", help="sync, async (store), A1, A3 (group); all of a world if not given")
+    parser.add_argument("--mode", help="sync, async (store), A1, A3 (groups); all of a world if not given")
     parser.add_argument("--bug", help="plant this bug of tests/bugs first")
     parser.add_argument("--verbose", action="store_true", help="tell what happened in each life")
     options = parser.parse_args()
@@ -75,10 +76,12 @@ def _world(name: str) -> tuple[Live, type[AssertionError]]:
             }, []
 
         return store, world.Broken
-    from tests.sim import group
+    from tests.sim import deferred, group
+
+    run = group.run if name == "group" else deferred.live
 
     def live(seed: int, mode: str) -> tuple[dict[str, int], list[str]]:
-        history = group.run(seed, mode)
+        history = run(seed, mode)
         return {
             "messages acknowledged": len(history.acknowledged),
             "answers unknown": history.unknown,

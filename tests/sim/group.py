@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -109,6 +109,8 @@ class World:
         self.name_server = NameServerHost(self.monotonic_ms, self._registered)
         self.net.hosts = {node.ip: node for node in self.nodes} | {NAME_SERVER_IP: self.name_server}
         self.operator = Operator(self)
+        self.step_ms = 0
+        """By how much the clocks of all machines were set."""
         self.quiet = False
         """Whether misfortune is over."""
         self._numbers = 0
@@ -117,7 +119,7 @@ class World:
         self._nursery: trio.Nursery
 
     def now_ms(self) -> int:
-        return START_MS + int(self.events.now * 1000)
+        return START_MS + int(self.events.now * 1000) + self.step_ms
 
     def monotonic_ms(self) -> int:
         return 86_400_000 + int(self.events.now * 1000)
@@ -228,8 +230,7 @@ class World:
             for node in self.nodes:
                 nursery.start_soon(self.start, node)
             await self._until_rest(5.0)
-            for number in range(3):
-                Producer(self, number)
+            self.begin_load()
             await trio.sleep(self.chance.uniform(0, 0.4))
             await Trouble(self, nursery).go_on(seconds or self.chance.choice((1.0, 2.0, 3.0, 6.0)))
             self.net.heal()
@@ -237,12 +238,21 @@ class World:
             self.quiet = True
             master = await self._settle()
             if master is not None:
+                await self.until_done(master)
                 self._audit(master)
                 self._compare(master)
             elif (newest := max(self.nodes, key=lambda each: each.led)).is_master:
                 self._audit(newest)  # where it does not start any more, nobody else need have all
             nursery.cancel_scope.cancel()
         self.history.seconds = self.events.now - START_S
+
+    def begin_load(self) -> None:
+        """Have clients send until misfortune is over."""
+        for number in range(3):
+            Producer(self, number)
+
+    async def until_done(self, master: Node) -> None:
+        """Wait for the work that a group at rest still has to do."""
 
     async def _until_rest(self, seconds: float) -> Node | None:
         until = self.events.now + seconds
@@ -341,7 +351,12 @@ def _quiet_and_determined() -> Iterator[None]:
         trio_run._ALLOW_DETERMINISTIC_SCHEDULING = False  # type: ignore[misc]
 
 
-def run(seed: int, safe_class: str, seconds: float | None = None) -> History:
+def run(
+    seed: int,
+    safe_class: str,
+    seconds: float | None = None,
+    make: Callable[[int, str, Events], World] = World,
+) -> History:
     """One life, in which misfortune lasts for so long, or as long as the seed says. Raises `Broken`."""
     trio_run._r.seed(seed)
     events = Events()
@@ -349,7 +364,7 @@ def run(seed: int, safe_class: str, seconds: float | None = None) -> History:
 
     async def main() -> None:
         nonlocal world
-        world = World(seed, safe_class, events)
+        world = make(seed, safe_class, events)
         with surroundings(world):
             await world.run(seconds)
 

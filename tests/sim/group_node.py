@@ -9,10 +9,11 @@ turns, or at a step of its disk, and starts again on what that disk holds.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
@@ -101,6 +102,10 @@ class Node:
 
     def __repr__(self) -> str:
         return f"node {self.number}"
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Have the broker start with other settings."""
+        self.config = _config(self.number, tuple(settings.items()))
 
     # -- life ------------------------------------------------------------------------------------------
 
@@ -388,11 +393,14 @@ class Node:
         pieces = [bytes(each.map[: min(each.size, end - each.base_offset)]) for each in log.segments]
         return log.min_offset, b"".join(pieces)
 
-    def bodies(self) -> dict[int, bytes]:
-        """Every readable message of the topic by its place: queue id and queue offset in one number."""
+    def bodies(self, topic: str = TOPIC, known: Mapping[int, int] = MappingProxyType({})) -> dict[int, bytes]:
+        """Every readable message of a topic by its place: queue id and queue offset in one number.
+
+        `known`: by queue, how many of its messages are left out.
+        """
         store, found = self.broker.store, {}
-        for queue_id, queue in store.queues.get(TOPIC, {}).items():
-            for number in range(queue.min_offset, queue.readable):
+        for queue_id, queue in store.queues.get(topic, {}).items():
+            for number in range(max(queue.min_offset, known.get(queue_id, 0)), queue.readable):
                 offset, size, _tags = queue.read(number)
                 segment = store.log.find(offset)
                 assert segment is not None

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ropewalk.client.admin.results import MessageTrack
+from ropewalk.client.admin.trace import TraceRecord, decode_trace
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.blocking.producer import Producer
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
@@ -15,6 +16,7 @@ from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.messages import Message, SendStatus
 from ropewalk.client.core.routes import Queue
 from ropewalk.errors import Rejected
+from ropewalk.format import names
 from ropewalk.format.properties import P
 from ropewalk.format.record import parse_message_id
 from tools.admin.base import (
@@ -33,6 +35,7 @@ from tools.admin.base import (
     tell_skipped,
 )
 from tools.admin.offset import choose_queue
+from tools.admin.trace import life_of
 from tools.common.options import (
     Json,
     NameServers,
@@ -60,6 +63,18 @@ _COLUMNS = (
     ("tags", "tags"),
     ("keys", "keys"),
     ("body", "body"),
+)
+
+_TRACE_COLUMNS = (
+    ("time", "time"),
+    ("event", "event"),
+    ("group", "group"),
+    ("topic", "topic"),
+    ("host", "host"),
+    ("attempt", "attempt"),
+    ("took", "took"),
+    ("outcome", "outcome"),
+    ("msgId", "msgId"),
 )
 
 
@@ -251,6 +266,47 @@ def by_key(
     tell_skipped(admin)
     if not found:
         raise typer.Exit(FAILED)
+
+
+@command(app, "trace")
+def trace(
+    admin: Admin,
+    wanted: Annotated[str, typer.Argument(metavar="KEY|ID", help="A key of the message, or its msgId.")],
+    trace_topic: Annotated[
+        str, typer.Option("--trace-topic", help="The topic that the clients send their traces to.")
+    ] = names.TRACE_TOPIC,
+    count: Annotated[int, typer.Option("--max", "-m", min=1, help="At most so many trace messages.")] = 64,
+    *,
+    as_json: bool,
+) -> None:
+    """Draw the life of a message from its clients' traces: sent, stored, delivered to whom, how often, how long.
+
+    Clients have to be told to trace (enableMsgTrace, of RocketMQ's clients), and brokers to keep it
+    (traceTopicEnable). A message found by its key leads to the traces of its msgId.
+    """
+    found = traced(admin, trace_topic, wanted, count)
+    steps = life_of(wanted, found)
+    for message_id in dict.fromkeys(step.message_id for step in steps):
+        if message_id != wanted:  # consumers may trace a message under its id alone
+            found += traced(admin, trace_topic, message_id, count)
+    steps = life_of(wanted, found)
+    rows = [
+        (
+            Moment(step.time_ms), step.event, step.group, step.topic or None, step.host or None,
+            step.attempt, None if step.cost_ms is None else f"{step.cost_ms} ms", step.outcome, step.message_id,
+        )
+        for step in steps
+    ]  # fmt: skip
+    Sheet(_TRACE_COLUMNS, rows).show(as_json=as_json, nothing=f"no trace of {wanted} in {trace_topic}")
+    tell_skipped(admin)
+    if not steps:
+        raise typer.Exit(FAILED)
+
+
+def traced(admin: Admin, trace_topic: str, key: str, count: int) -> list[TraceRecord]:
+    """Return the trace records of messages that a key or id leads to."""
+    messages = admin.messages_by_key(trace_topic, key, max_count=count)
+    return [record for message in messages for record in decode_trace(message.body)]
 
 
 @command(app, "by-offset")

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from store.io.disk import Disk
 from store.log.commitlog import StoreDamaged
-from store.timer.layout import SLOT_SIZE, UNIT_SIZE, WHEEL_SIZE, Checkpoint, Unit
+from store.timer.layout import SLOT_SIZE, UNIT_SIZE, WHEEL_SIZE, Checkpoint, Unit, decode_history
 from store.timer.timer_store import TimerRules, TimerStore, Walk, is_delete, is_rolled
 
 START_MS = 1_700_000_000_000
@@ -68,6 +68,60 @@ def finish(timers: TimerStore, walk: Walk) -> None:
             timers.log.keep_block(place, timers.log.read_block(place))
     assert not walk.damage
     timers.finish(walk)
+
+
+def test_names_of_files_are_on_the_disk_before_the_checkpoint_claims_their_units(tmp_path: Path) -> None:
+    class Names(Disk):
+        synced: list[Path]
+
+        def sync_directory(self, path: Path) -> None:
+            self.synced.append(path)
+            super().sync_directory(path)
+
+    disk = Names()
+    disk.synced = []
+    timers = TimerStore(tmp_path, RULES, disk)
+    timers.open(START_MS, 1 << 40, number_of)
+    enqueue(timers, 0, START_MS + 5_000)
+    flush(timers)
+    assert disk.synced[:2] == [tmp_path / "timerlog", tmp_path], (
+        "a loss of power would take the log, not the claim"
+    )
+    assert {tmp_path / "config"} <= set(disk.synced)
+    before = len(disk.synced)
+    enqueue(timers, 1, START_MS + 6_000)
+    flush(timers)
+    assert len(disk.synced) == before, "once for each file"
+
+
+def test_copies_that_a_cut_log_has_lost_are_delivered_again(tmp_path: Path) -> None:
+    timers = opened(tmp_path)
+    for number in range(6):
+        enqueue(timers, number, START_MS + 1_000 * number)
+    for second, commit_end in ((2, 1_000), (4, 2_000)):
+        assert len(walked(timers, START_MS + 1_000 * second)) == 2
+        timers.forget(timers.read_ms)
+        wanted = Checkpoint(timers.read_ms, 0, timers.queue_offset, timers.queue_offset)
+        timers.flushed(timers.flush(wanted, commit_end)())
+    whole = opened(tmp_path, START_MS + 60_000, log_end=2_000)
+    assert [number for _slot, number, _magic in walked(whole, START_MS + 60_000)] == [4, 5]
+    cut = opened(tmp_path, START_MS + 60_000, log_end=1_500)
+    assert "delivered again" in cut.findings[0]
+    assert [number for _slot, number, _magic in walked(cut, START_MS + 60_000)] == [2, 3, 4, 5]
+
+
+def test_claims_that_another_broker_left_behind_its_checkpoint_count_for_nothing(tmp_path: Path) -> None:
+    timers = opened(tmp_path)
+    enqueue(timers, 0, START_MS)
+    wanted = Checkpoint(START_MS, 0, 1, 1)
+    timers.flushed(timers.flush(wanted, 5_000)())
+    path = tmp_path / "config" / "timercheck"
+    page = path.read_bytes()
+    assert [claim.log_end for claim in decode_history(page)] == [5_000]
+    path.write_bytes(Checkpoint(START_MS + 9_000, 52, 1, 1).encode() + page[56:])  # as RocketMQ writes it
+    assert decode_history(path.read_bytes()) == []
+    assert opened(tmp_path, START_MS + 60_000, log_end=1_000).read_ms == START_MS + 9_000
+    assert decode_history(page[:70]) == [] == decode_history(page[:90] + b"x" + page[91:])
 
 
 def test_a_timer_is_found_when_its_slot_has_passed(tmp_path: Path) -> None:
@@ -253,8 +307,8 @@ class TimerWorld(RuleBasedStateMachine):
 
     @rule(ahead_s=st.integers(0, 40), count=st.integers(1, 30))
     def add(self, ahead_s: int, count: int) -> None:
-        if self.timers.is_ahead_of(self.now):
-            return  # as the service does: it waits until the store has gone back
+        if self.timers.is_ahead_of(self.now) or self.timers.checkpoint.read_ms > self.timers.read_ms:
+            return  # as the service does: it waits until the store has gone back, and its checkpoint too
         for _ in range(count):
             due = (self.now // 1000 + ahead_s) * 1000
             enqueue(self.timers, self.number, due, self.now)

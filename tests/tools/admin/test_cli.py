@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ropewalk import Admin, Message, PushConsumer, ReceivedMessage, __version__
+from ropewalk import Admin, Message, Producer, PushConsumer, ReceivedMessage, __version__
 from ropewalk.client.admin.groups import EARLIEST, LATEST
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.client.core.messages import command_of
@@ -400,6 +400,24 @@ def test_a_message_that_waits_for_a_retry_or_is_dead_is_not_shown_as_consumed(
     assert shell.json("group", "show", strict)["deadLetters"] == 1
     listed = {one["group"]: one["deadLetters"] for one in shell.json("group", "list")}
     assert (listed[patient], listed[strict]) == (0, 1)
+
+
+def test_a_life_is_drawn_from_traces(shell: Shell, ropewalk_broker: RopewalkBroker) -> None:
+    topic = ropewalk_broker.topic()
+    key = "order-7"
+    pub = f"Pub\x011000\x01R\x01shop\x01orders\x01{key}ID\x01\x01{key}\x0110.0.0.1:10911\x017\x013\x010\x01\x01true\x02"
+    sub = f"SubBefore\x012000\x01R\x01billing\x01r1\x01{key}ID\x010\x01\x02"
+    for body, keys in ((pub, [key, f"{key}ID"]), (sub, [f"{key}ID"])):
+        message = Message(body.encode(), keys=keys)
+        with Producer(ropewalk_broker.namesrv) as producer:
+            producer.send(topic, message)
+    for wanted in (key, f"{key}ID"):
+        steps = shell.json("message", "trace", wanted, "--trace-topic", topic)
+        assert [(step["event"], step["group"]) for step in steps] == [
+            ("sent", "shop"), ("stored", "shop"), ("delivered", "billing"),
+        ]  # fmt: skip
+    missing = shell("message", "trace", "no-such-key", "--trace-topic", topic)
+    assert missing.status == 1 and "no trace of no-such-key" in missing.errors
 
 
 def test_a_message_is_sent_and_found(shell: Shell, ropewalk_broker: RopewalkBroker, admin: Admin) -> None:

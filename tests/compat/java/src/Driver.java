@@ -26,6 +26,7 @@ public final class Driver {
     private static final String LASTING = "lasting";
     private static final String SURVIVING = "surviving";
     private static final String TRANSACTING = "transacting";
+    private static final String TIMING = "timing";
 
     // Those that wait most come first, so that the others fill their pauses.
     private static final Map<String, Scenario> SCENARIOS = new LinkedHashMap<>();
@@ -66,6 +67,7 @@ public final class Driver {
         SCENARIOS.put(FILL_STORE, Storing::fillStore);
         SCENARIOS.put(LASTING, Lasting::group);
         SCENARIOS.put(TRANSACTING, Transacting::produce);
+        SCENARIOS.put(TIMING, Timing::produce);
         SCENARIOS.put(SURVIVING, Surviving::produce);
     }
 
@@ -83,6 +85,7 @@ public final class Driver {
             names.remove(FILL_STORE);
             names.remove(LASTING);
             names.remove(TRANSACTING);
+            names.remove(TIMING);
             names.remove(SURVIVING);
         }
         for (String name : names) {
