@@ -231,15 +231,20 @@ class LedgerMember:
             if standing.may_append:
                 return None
             return ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]{standing.why}: followers are too far behind"
+        return (
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"[REJECTREQUEST]{self._place(standing)}: nothing was stored",
+        )
+
+    def _place(self, standing: Standing) -> str:
+        """Return in words why a member with this standing is not the one to send to."""
         if standing.role is Role.LEADER:
-            where = f"this member was elected in term {standing.term} and opens it"
-        elif standing.leader is not None:
-            where = (
+            return f"this member was elected in term {standing.term} and opens it"
+        if standing.leader is not None:
+            return (
                 f"this member follows {standing.leader}, at {self.master_address or 'an address yet unknown'}"
             )
-        else:
-            where = f"the group has no leader in term {standing.term}, as far as {self.me} knows"
-        return ResponseCode.SERVICE_NOT_AVAILABLE, f"[REJECTREQUEST]{where}: nothing was stored"
+        return f"the group has no leader in term {standing.term}, as far as {self.me} knows"
 
     # -- turns ---------------------------------------------------------------------------------------
 
@@ -264,8 +269,7 @@ class LedgerMember:
         standing = self.ledger.standing
         why = None
         if standing.leader is None or (standing.role is Role.LEADER and not self._leads):
-            refused = self._refusal(standing)
-            why = refused[1].removeprefix("[REJECTREQUEST]") if refused is not None else None
+            why = self._place(standing)
         return replace(before, is_master=self._leads, epoch=self.epoch, fence=why)
 
     def ledger_status(self) -> LedgerStatus:

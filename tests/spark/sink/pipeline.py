@@ -37,13 +37,14 @@ rows = (
     .option("pullTimeoutMs", "90s").option("minPartitions", "2")
     .load()
 )
+# Many small requests, one after the other: a kill shall meet a batch that is stored in part.
 # The shuffle gives each partition its rows in another order every time.
 out = rows.repartition(2, "keys").selectExpr("concat('out ', cast(body as string)) as body", "keys")
 query = (
     out.writeStream.format("ropewalk")
     .option("nameServer", given["namesrv"]).option("topic", given["target"])
     .option("delivery", "exactly-once").option("sinkId", "killed").option("sendTimeoutMs", "90s")
-    .option("batchMessages", "20").option("checkpointLocation", given["checkpoint"])
+    .option("batchMessages", "2").option("sendInFlight", "1").option("checkpointLocation", given["checkpoint"])
     .trigger(availableNow=True).start()
 )
 query.awaitTermination()
