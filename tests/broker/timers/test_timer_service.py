@@ -13,6 +13,7 @@ from ropewalk.format.headers import RecallHandle
 from ropewalk.format.remoting import Command
 from store.timer.layout import Checkpoint
 from tests.broker.harness import Client, FlushGate, InProcess, config_of
+from tests.broker.transactions.transacting import COMMIT, Producer
 from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
@@ -434,3 +435,21 @@ def test_the_checkpoint_says_how_far_timers_have_come(running: InProcess) -> Non
     assert (found.read_ms, found.queue_offset, found.master_queue_offset) == (START_MS + 5_000, 1, 1)
     metrics = client.call(RequestCode.GET_TIMER_METRICS)
     assert b'"timingCount":{"T":{"count":1,' in metrics.body
+
+
+# -- with transactions ---------------------------------------------------------------------------------------
+
+
+def test_the_time_of_a_half_message_begins_to_count_at_its_commit(running: InProcess) -> None:
+    producer = Producer(running)
+    half = producer.half(b"paid", TIMER_DELAY_SEC="2")
+    refused = producer.half_answer(b"never", TIMER_DELAY_SEC="999999")
+    assert refused.code == ResponseCode.MESSAGE_ILLEGAL, "told now, and not at the commit"
+    pass_time(running, 3_000)
+    assert running.stored(TIMERS) == [] == bodies(running)
+    producer.end(half, COMMIT)
+    pass_time(running, 1_900)
+    assert len(running.stored(TIMERS)) == 1 and bodies(running) == []
+    pass_time(running, 1_200)
+    (record,) = running.stored("T")
+    assert record.body == b"paid" and record.sys_flag & 0xC == COMMIT
