@@ -119,9 +119,9 @@ def _furthest_behind(
     """Return the furthest whole entry at or behind `offset`; None if there is none.
 
     A body may hold bytes that are an entry for their very place, so none counts that this member cannot have had: of
-    a term that it never was in, or with an index that does not fit in front of it.
+    a term that it never was in or that is older than the log's last, or with an index that does not fit in front of it.
     """
-    index, _term, pos = end
+    index, end_term, pos = end
     furthest: LogPoint | None = None
     for record in candidates(log, offset):
         place = record.offset - HEAD_SIZE
@@ -134,7 +134,7 @@ def _furthest_behind(
             continue
         if head.index <= index or head.index - index > 1 + (place - pos) // HEAD_SIZE:
             continue
-        if head.term > (ballot[0] if ballot is not None else end[1]):
+        if not end_term <= head.term <= (ballot[0] if ballot is not None else end_term):
             continue
         if furthest is None or (head.term, head.index) > (furthest[1], furthest[0]):
             furthest = head.index, head.term, place + head.size
