@@ -45,8 +45,8 @@ __all__ = ["TimerService"]
 
 log = structlog.get_logger("broker.timer")
 
-_ENQUEUE_MAX = 512
-_DELIVER_MAX = 256
+_ENQUEUE_MAX = 256
+_DELIVER_MAX = 128
 """Messages of one turn: some 5 ms; what is left has the next turn, with other requests in between."""
 _RETRY_MS = 500
 _BYTES_MAX = 4 << 20
