@@ -114,6 +114,9 @@ def test_a_batch_that_was_committed_is_repeated_without_a_row(either: Sink) -> N
     replay = either.begin()  # Spark did not write down that the batch was done
     either.commit([either.task(replay, reversed(range(40)), batch=3)])
     assert either.bodies(40) == list(range(40))
+    again = either.begin()  # cut into other tasks, as a batch write on another cluster is
+    parts = (range(20, 40), range(20))
+    either.commit([either.task(again, rows, batch=3, partition=n) for n, rows in enumerate(parts)])
     other = either.begin()
     with pytest.raises(WriteFailed, match=r"batch 3 of sink .* other rows .* deterministic"):
         either.commit([either.task(other, range(41), batch=3)])

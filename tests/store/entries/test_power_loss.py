@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,40 @@ def test_what_was_reported_as_synced_outlives_any_loss_of_power(seed: int) -> No
         found.entries.save(life.term + 1, "", lambda: None)
         found.close()
         model, term = entries, life.term + 1
+
+
+def test_a_cut_is_whole_or_not_at_all_whatever_step_the_power_goes_in() -> None:
+    keep, steps = 9, 0
+    ends: set[int] = set()
+    while True:
+        steps += 1
+        draw = random.Random(steps)
+        disk = SimDisk(draw)
+        host = Host(ROOT, disk)
+        host.entries.save(1, "n0", lambda: None)
+        model: list[Entry] = []
+        for _ in range(60):
+            entries = run_behind(model[-1] if model else None, 1, [bytes(range(200))])
+            place(host, entries)
+            host.settle()
+            model += entries
+        host.entries.flush(lambda _point, _cuts: None)
+        host.settle()
+        assert len(host.log.segments) > 3
+        done: list[bool] = []
+        disk.crash_after = steps
+        try:
+            host.entries.cut(*point_of(model[keep]), partial(done.append, True))
+            host.settle()
+        except PowerLoss:
+            pass
+        disk = disk.power_loss(draw)
+        found = Host(ROOT, disk)
+        ends.add(found.entries.end[0])
+        assert found.entries.end[0] in ((keep,) if done else (keep, 59)), (steps, found.found.findings)
+        assert found.read_all() == model[: found.entries.end[0] + 1]
+        assert found.entries.doubt is None and not disk.exists(ROOT / "ropewalk" / "dledger" / "cut")
+        found.close()
+        if done:
+            break
+    assert ends == {keep, 59} and steps > 5
