@@ -321,7 +321,7 @@ class TimerService:
         queue, timers = self._find_queue(), self.timers
         if queue is None or self._enqueuing or (not self._follows and timers.is_ahead_of(self._clock())):
             return False
-        if not self._follows and timers.checkpoint.read_ms > timers.read_ms:
+        if timers.checkpoint.read_ms > timers.read_ms:
             return False  # set back: until the file says so too, a start would drop the slots before its time
         timers.queue_offset = start = max(timers.queue_offset, queue.min_offset)
         end = min(queue.readable, self._master_offset) if self._follows else queue.readable

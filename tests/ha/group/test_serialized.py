@@ -85,7 +85,7 @@ MESSAGES: list[tuple[msgspec.Struct, str]] = [
         ),
         '{"epoch":4,"seen":{"run":"run","topics":1,"groups":2,"offsets":3,"delays":4},"end":9,"readable":8,'
         '"time_ms":99,"terms":' + POLICY_JSON + ',"topics":{},"groups":{},"delays":{"1":2},'
-        '"commits":[["t","g",0,1,2]],"more":true,"wants_tables":true}',
+        '"commits":[["t","g",0,1,2]],"more":true,"wants_tables":true,"timers":null}',
     ),
     (RangesRequest([(0, 9)]), '{"ranges":[[0,9]]}'),
     (

@@ -62,6 +62,7 @@ def words_of_commands(topic: str, group: str, sent: str, offset_id: str) -> dict
         "group skip": f"{group}-2 {topic} --yes",
         "group delete": f"{group}-2 --yes",
         "message show": sent,
+        "message trace": sent,
         "message by-id": offset_id,
         "message by-unique-key": f"{topic} {sent}",
         "message by-key": f"{topic} key-of-an-order",
