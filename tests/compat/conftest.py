@@ -103,7 +103,7 @@ def _ready_line(process: subprocess.Popen[bytes]) -> dict[str, str]:
 def original_server(tools_classpath: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Apache RocketMQ 5.5.0, name server and broker."""
     # While its JVM is cold, the original would turn sends away as late; that is not what is tested.
-    # It writes its timer wheel, 38 MB, out every second unless it is told to wait: a sixth of a processor, all the time.
+    # It writes its timer wheel, 38 MB, out every second unless it is told to wait: always a sixth of a processor.
     patient = {
         "waitTimeMillsInSendQueue": "10000",
         "enablePropertyFilter": "true",
