@@ -91,6 +91,11 @@ def _check_subscription(topic: object, expression: object) -> None:
         raise TypeError(f"a topic and what is wanted of it are text, and not {topic!r} and {expression!r}")
     if (wrong := check_topic(topic)) is not None:
         raise LocalProtocolError(f"{topic!r}: {wrong}")
+    tags = [tag.split() for tag in expression.split("||")]
+    if any("|" in words for words in tags) or (len(tags) > 1 and not all(tags)):
+        raise ValueError(
+            f'{topic}: {expression!r}: tags are names, as in "new || changed"; an expression is given as sql='
+        )
 
 
 def new_pull_core(

@@ -94,6 +94,8 @@ class Message(msgspec.Struct, frozen=True):
             _check_texts(self.properties)
         if self.flag or self.delay_level:
             _check_numbers(self.flag, self.delay_level)
+            if self.delay_level < 0:
+                raise ValueError(f"delay_level is from 1 on, or 0 for none, and not {self.delay_level}")
         if self.keys is not None:
             msgspec.structs.force_setattr(self, "keys", _list_of_keys(self.keys) or None)
         if self.delay is not None or self.deliver_at is not None:

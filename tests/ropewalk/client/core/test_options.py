@@ -25,6 +25,7 @@ from ropewalk import (
 from ropewalk.client.aio.push.options import PushOptions
 from ropewalk.client.core.options import make_options
 from ropewalk.client.core.produce.sending import ProducerOptions
+from ropewalk.client.machine import subscriptions
 
 REQUIRED: dict[Any, dict[str, Any]] = {
     PushConsumer: {"group": "g", "topics": {"T": "*"}, "handler": print},
@@ -148,3 +149,14 @@ def test_every_default_is_legal(cls: Any) -> None:
     defaults = {field.name: field.default for field in fields(cls)}
     assert make_options(cls, defaults) == cls()
     assert make_options(PushOptions, {"consume_timeout": math.inf}).consume_timeout == math.inf
+
+
+@pytest.mark.parametrize("expression", ["paid | refunded", "paid |", "paid || ", "|| paid"])
+def test_tags_that_no_message_can_have_are_refused_and_not_waited_for(expression: str) -> None:
+    with pytest.raises(ValueError, match="tags are names"):
+        subscriptions({"orders": expression}, None)
+
+
+def test_a_delay_level_below_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="delay_level"):
+        Message(b"x", delay_level=-1)
