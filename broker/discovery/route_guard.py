@@ -1,4 +1,4 @@
-"""Keep this broker from taking another one's route: two of one cluster, name and id, both alive.
+"""Keep this broker from taking another one's route: two of one name and id, both alive.
 
 A name server believes whoever registered last: a broker that starts under the name of a living one gets its clients,
 and the messages that they send are gone with it. So before it registers, a broker asks the name server which address
@@ -51,10 +51,12 @@ def rival(cluster: str, broker_name: str, record: RoleRecord, occupant: Occupant
     """Return whether the broker at the address that has this broker's place is another one that needs it."""
     if occupant is None:
         return False
-    if occupant.broker_name and (occupant.cluster, occupant.broker_name) != (cluster, broker_name):
+    if occupant.broker_name and occupant.broker_name != broker_name:
         return False
     if occupant.broker_id is not None and occupant.broker_id != record.broker_id:
         return False
+    if occupant.cluster and occupant.cluster != cluster:
+        return True  # name servers keep routes by the broker's name, whatever its cluster
     is_member = record.leader_epoch > 0 or bool(record.policy.slaves)
     return not is_member or occupant.leader_epoch in (None, record.leader_epoch)
 
