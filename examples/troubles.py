@@ -1,4 +1,4 @@
-"""What goes wrong is told: the client's log lines, what was skipped, and what ended a consumer.
+"""Reports of what goes wrong: the client's log lines, what was skipped, and what ended a consumer.
 
     python examples/troubles.py [NAME_SERVER]
 

@@ -31,6 +31,8 @@ log = structlog.get_logger("broker.registrar")
 
 _RETRY_S = 3.0
 _WANTED_S = 1.0
+_FIRST_S = 2 * _RETRY_S
+"""The pause of a newcomer before a name server that was away: brokers that it knew before come first."""
 
 
 class Group(Protocol):
@@ -147,10 +149,12 @@ class Registrar:
 
     async def _keep(self, address: str) -> None:
         """Register with one name server for ever; its troubles are logged once each time they begin."""
-        trouble = False
+        trouble, is_known = False, False
         while True:
             try:
                 async with open_connection(address) as connection:
+                    if trouble and not is_known and self._guard is not None:
+                        await trio.sleep(_FIRST_S)
                     while True:
                         # Taken before the call: a change during the call is told in the next round.
                         changed = self._changed[address]
@@ -166,6 +170,7 @@ class Registrar:
                             log.info("registered", namesrv=address)
                             self._registered.add(address)
                         if answer.code == ResponseCode.SUCCESS:
+                            is_known = True
                             self._take_master(answer)
                             self._on_registered(generation)
                         trouble = False
@@ -191,9 +196,9 @@ class Registrar:
         return True
 
     async def _until_due(self, address: str, connection: AsyncConnection, changed: trio.Event) -> None:
-        """Wait until it is time to register again; meanwhile ask for what is wanted sooner."""
+        """Wait until it is time to register again, or the connection is gone; ask for what is wanted sooner."""
         until = trio.current_time() + self._period_s
-        while not changed.is_set() and trio.current_time() < until:
+        while not changed.is_set() and not connection.closed and trio.current_time() < until:
             if self._group is not None and self._group.seeks_slaves:
                 self._take_slaves(address, await connection.call(self._members(), self._call_s))
             with trio.move_on_after(min(_WANTED_S, until - trio.current_time())):

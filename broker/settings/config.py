@@ -278,7 +278,8 @@ def load_config(
     environ = environ or {}
     home = Path(environ.get("HOME") or "~").expanduser()
     embeds = "namesrvPort" in (named or {}) and "namesrvAddr" not in (named or {})
-    clients_only = ephemeral or config_file is None
+    named_it = (named or {}).get("namesrvAddr") == environ.get("NAMESRV_ADDR")
+    clients_only = (ephemeral or config_file is None) and not named_it
     mistakes: list[str] = []
     warnings: list[str] = []
     given = [

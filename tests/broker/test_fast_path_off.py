@@ -16,8 +16,8 @@ EVERY_DAY = (
     "waiting/test_pending_acks.py",
     "test_slave_reads.py",
 )
-"""What `make test` runs: sends, pulls, and what waits for a flush, a slave or a message. `make test-long` runs all of
-the folder."""
+"""The modules of `make test`: sends, pulls, and what waits for a flush, a slave or a message. `make test-long` runs all
+of the folder."""
 
 
 def run_without_fast_path(*tests: str) -> None:

@@ -27,7 +27,7 @@ _SENDS = {"sendto", "sendmsg", "write", "writev"}
 
 @dataclass(slots=True)
 class QuorumVerdict:
-    """What the trace of a leader shows."""
+    """The verdict on the trace of a leader."""
 
     own_disk: Verdict
     replies: int = 0

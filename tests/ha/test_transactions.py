@@ -9,7 +9,7 @@ from tests.ha.process_group import BROKER, Group, group_of
 
 
 class Shop:
-    """What `on_check` goes by."""
+    """The outcomes that `on_check` answers with, and when it was asked."""
 
     def __init__(self) -> None:
         self.outcomes: dict[str, Outcome] = {}

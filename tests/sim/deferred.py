@@ -13,6 +13,7 @@ set back and forth as well. What is checked besides the group's own promises, in
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,7 @@ WHEEL_SLOTS = 7168
 _ONEWAY = 2
 
 
-class Client:
+class Client(ABC):
     """A connection to the supposed master, with one request under way."""
 
     has_backlog = False
@@ -71,9 +72,9 @@ class Client:
     def _soon(self, delay_s: float) -> None:
         self.world.events.later(delay_s, self.act)
 
+    @abstractmethod
     def act(self) -> None:
         """Do the next thing."""
-        raise NotImplementedError
 
     def ask(self, command: Command, done: Callable[[Command | None], None]) -> None:
         """Send a request to the master; `done` is called once, with the answer or None."""
@@ -109,7 +110,8 @@ class Client:
             self._end.send(encode_frame(command))
 
     def pushed(self, command: Command) -> None:
-        """Hear a request of the broker."""
+        """Hear a request of the broker, which sends none to a client that announced no group."""
+        raise AssertionError(f"{command.code} was pushed to a client that announced no group")
 
     def receive(self, data: bytes) -> None:
         for payload in self._frames.feed(data):

@@ -44,7 +44,7 @@ class Written(WriterCommitMessage):
 
     sent: Sent
     result: TaskResult | None = None
-    """What an exactly-once sink has to know for its commit."""
+    """The result that an exactly-once sink needs for its commit."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """Registration: name servers are told at once of what changes, and a missing one delays nobody."""
 
 import zlib
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
 
 from broker.discovery import registrar as registrar_module
 from broker.discovery.registrar import Registrar
+from broker.discovery.route_guard import RouteGuard
 from broker.namesrv.server import NameServer
 from broker.state.topics import TopicConfig, TopicTable
 from ropewalk.codes import RequestCode
@@ -161,3 +162,57 @@ async def test_good_bye_gives_up_on_a_name_server_that_does_not_answer() -> None
 @pytest.mark.trio
 async def test_good_bye_to_a_name_server_that_is_gone_is_no_trouble() -> None:
     await registrar(table(), free_port()).unregister()
+
+
+class NoRival:
+    """A guard that finds every place free."""
+
+    async def rival_at(self, link: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.trio
+async def test_a_name_server_that_comes_back_hears_first_of_the_broker_that_it_knew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A newcomer of the same name that waits for it would else shut the living broker out."""
+    for name, seconds in (("_RETRY_S", 0.6), ("_WANTED_S", 0.02), ("_FIRST_S", 2.0)):
+        monkeypatch.setattr(registrar_module, name, seconds)
+    neighbour, heard = Neighbour(), list[str]()
+    handle = neighbour.server.handle
+
+    def listen(request: Command, peer: Any) -> Command | None:
+        if request.code == RequestCode.REGISTER_BROKER:
+            heard.append(request.ext["brokerAddr"])
+        return handle(request, peer)
+
+    neighbour.server.handle = listen  # type: ignore[method-assign]
+
+    def broker(address: str) -> Registrar:
+        return Registrar(
+            {**IDENTITY, "brokerAddr": address},
+            lambda: table("T").register_body(6),
+            period_s=30,
+            call_s=5,
+            local=None,
+            remote=(f"127.0.0.1:{neighbour.port}",),
+            guard=cast(RouteGuard, NoRival()),
+        )
+
+    async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as life:
+            await life.start(neighbour.serve)
+            nursery.start_soon(broker("127.0.0.1:1").run)
+            await until_async(lambda: heard == ["127.0.0.1:1"])
+            life.cancel_scope.cancel()
+        await trio.sleep(
+            0.2
+        )  # by now the first broker waits for its next try; the newcomer tries all the time
+        monkeypatch.setattr(registrar_module, "_RETRY_S", 0.01)
+        nursery.start_soon(broker("127.0.0.1:2").run)
+        await trio.sleep(0.1)
+        heard.clear()
+        await nursery.start(neighbour.serve)
+        await until_async(lambda: len(heard) == 2)
+        nursery.cancel_scope.cancel()
+    assert heard == ["127.0.0.1:1", "127.0.0.1:2"]

@@ -241,7 +241,7 @@ def test_a_crash_that_loses_the_progress_decides_nothing_twice(tmp_path: Path) -
 
 
 def test_operation_records_of_rocketmq_4_are_read(tmp_path: Path) -> None:
-    """One offset, no comma; and what is no operation at all decides nothing."""
+    """Records of one offset without a comma decide it; records of no operation decide nothing."""
     with InProcess(config_of(tmp_path)) as running:
         producer = Producer(running)
         for n in range(4):
@@ -318,7 +318,7 @@ def test_a_commit_whose_operation_record_a_crash_took_is_not_repeated(tmp_path: 
 
 
 def test_copies_that_rocketmq_made_are_one_transaction(tmp_path: Path) -> None:
-    """It raises the count, and neither names the first record nor marks the one before."""
+    """Copies of RocketMQ raise the count, and neither name the first record nor mark the one before."""
     with InProcess(config_of(tmp_path)) as running:
         producer = Producer(running)
         header = producer.half(b"once")

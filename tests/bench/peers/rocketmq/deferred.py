@@ -214,7 +214,7 @@ def idle_cpu(running: Running) -> float:
 
 @dataclass
 class Figures:
-    """What one server reached: by row, one figure a round."""
+    """Figures of one server: by row, one for each round."""
 
     rows: dict[str, list[float]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
