@@ -106,7 +106,7 @@ def test_pending_timers_change_hands(java: str, tools_classpath: str, tmp_path: 
             if broker == "Ropewalk":
                 server = stack.enter_context(Server(place))
             else:
-                original = Original(tmp_path / f"original-{turn}", "256m", config)
+                original = Original(tmp_path / f"original-{turn}", "256m", config, short_lived=True)
                 original.start()
                 stack.callback(original.stop, orderly=not kill)
             sent.send(turn)
