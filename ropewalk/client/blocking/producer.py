@@ -164,8 +164,8 @@ class Producer:
         client_id: the name of this client at brokers; one that no other client has, if absent.
         group: the producer group.
         timeout: for a send with all its attempts.
-        retries: attempts after the first, where the outcome of one is unknown or a broker cannot; 0 for a single
-            attempt. What is refused for a moment is tried as long as there is time, and does not count.
+        retries: attempts after the first, where the outcome of one is unknown or a broker cannot. What is refused for
+            a moment is tried as long as there is time, and does not count.
         compress_over: bodies longer than this are compressed if that makes them shorter; those of a batch are not.
         avoid_slow_brokers: leave brokers alone for a while that answered slowly or not at all.
         retry_unless_ok: try another broker for a message that was stored with a reservation, at the price of a

@@ -126,17 +126,26 @@ class TransactionCore:
         return transaction
 
     def end(self, transaction: Transaction) -> Steps[None]:
-        """Tell the broker the outcome. What goes wrong is kept in `problem`: the broker will ask."""
+        """Tell the broker the outcome, and again while it is refused for a moment.
+
+        What goes wrong is kept in `problem`: the broker will ask.
+        """
         if transaction.outcome is Outcome.UNKNOWN:
             return
-        half, topic = transaction.half, transaction.topic
-        try:
+        half, topic, producer = transaction.half, transaction.topic, self._producer
+        deadline = producer.now() + producer.options.timeout
+
+        def attempt() -> Steps[None]:
             _host, _port, log_offset = parse_message_id(half.offset_message_ids[0])
             command = self._end_command(
                 topic, half.queue_offset, log_offset, transaction.id, transaction.outcome
             )
-            address = self._producer.directory.master_of(topic, half.queue.broker_name)
-            require_success((yield from ask(address, command, self._producer.options.timeout)))
+            yield from producer.directory.write_route(topic, deadline)
+            address = producer.directory.master_of(topic, half.queue.broker_name)
+            require_success((yield from ask(address, command, max(deadline - producer.now(), 0.001))))
+
+        try:
+            yield from producer.until_deadline(topic, deadline, attempt)
         except RopewalkError as exc:
             transaction.problem = exc
             self._producer.directory.invalidate(topic)
