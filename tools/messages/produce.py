@@ -26,7 +26,7 @@ from difflib import get_close_matches
 from typing import Any, Protocol
 
 from ropewalk.client.blocking.simple import Client, Message, PendingSend, SendResult, SendStatus
-from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.connection import NoMaster
 from ropewalk.client.core.produce.choice import queue_of_group
 from ropewalk.client.core.produce.sending import FIRST_PAUSE_S, MOMENTARY, PAUSE_MAX_S
 from ropewalk.client.core.routes import Queue
@@ -307,7 +307,7 @@ def queues_to_write(
         if chosen or not away:
             return choose_queues(route.write_queues(), topic, queue_id, broker)
         if left <= 0:
-            raise Unreachable(f"topic {topic}: broker {', '.join(away)} has no master at the moment")
+            raise NoMaster(f"topic {topic}: broker {', '.join(away)} has no master at the moment")
         time.sleep(min(pause_s, left))
         pause_s = min(pause_s * 2, PAUSE_MAX_S)
         client.forget_routes()

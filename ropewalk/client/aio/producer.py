@@ -45,8 +45,10 @@ from ropewalk.client.core.produce.sending import (
     QueueSelector,
     SendCounts,
     as_message,
+    as_messages,
     at_broker,
     batch_key,
+    check_call,
     check_sendable,
     split_result,
 )
@@ -219,7 +221,7 @@ class AsyncProducer:
         timeout: float | None = None,
     ) -> SendResult:
         """Send messages as one: all lie in one queue, in order, or none is stored. Raises as `send`."""
-        batch = [as_message(message) for message in messages]
+        batch = as_messages(messages)
         return await self._open_links.drive(
             self._core.send(topic, batch, queue=queue, selector=selector, timeout=timeout)
         )
@@ -284,6 +286,7 @@ class AsyncProducer:
 
         Raises `NoReply` when nobody did, and what `send` raises when the request was not stored.
         """
+        check_call(topic, queue, selector, timeout)
         seconds = self._core.options.timeout if timeout is None else timeout
         correlation_id = uuid.uuid4().hex
         asked = request_message(as_message(message), self.client_id, correlation_id, seconds)

@@ -15,6 +15,7 @@ with its next message.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -29,7 +30,7 @@ from ropewalk.client.core.connection import NotOpen, Unreachable
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.ids import default_unique_keys
 from ropewalk.client.core.messages import PRODUCER_GROUP, Message, SendResult
-from ropewalk.client.core.options import make_options
+from ropewalk.client.core.options import check_wait, make_options
 from ropewalk.client.core.produce.bodies import COMPRESS_OVER
 from ropewalk.client.core.produce.sending import (
     MESSAGE_OVERHEAD,
@@ -38,8 +39,10 @@ from ropewalk.client.core.produce.sending import (
     QueueSelector,
     SendCounts,
     as_message,
+    as_messages,
     at_broker,
     batch_key,
+    check_call,
     check_sendable,
     split_result,
 )
@@ -258,7 +261,7 @@ class Producer:
         timeout: float | None = None,
     ) -> SendResult:
         """Send messages as one: all lie in one queue, in order, or none is stored. Raises as `send`."""
-        batch = [as_message(message) for message in messages]
+        batch = as_messages(messages)
         steps = self._core.send(topic, batch, queue=queue, selector=selector, timeout=timeout)
         return self._links.drive(steps, self._changed)
 
@@ -327,6 +330,7 @@ class Producer:
         from ropewalk.client.aio.producer import AsyncProducer  # an event loop, for programs that ask
         from ropewalk.client.blocking.loop_thread import LoopThread
 
+        check_call(topic, queue, selector, timeout)
         with self._requester_lock:
             self._require_open()
             if self._requester is None:
@@ -353,10 +357,14 @@ class Producer:
 
     def flush(self, timeout: float | None = None) -> bool:
         """Send the waiting batches at once, and wait until every message has its outcome. False if time was up."""
+        if timeout is not None:
+            check_wait(timeout)
         with self._changed:
             self._batcher.close_batches()
             self._changed.notify_all()
-            return self._fewer.wait_for(lambda: not self._pending_count, timeout)
+            return self._fewer.wait_for(
+                lambda: not self._pending_count, None if timeout == math.inf else timeout
+            )
 
     def queues(self, topic: str) -> tuple[Queue, ...]:
         """Return the queues a message to this topic can go to."""

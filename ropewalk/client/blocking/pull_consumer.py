@@ -12,6 +12,7 @@ One thread at a time uses a consumer. What a poll does, and what a position is, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import Never
 
@@ -54,7 +55,7 @@ class PullConsumer:
         expression that is none.
         """
         refuse_unknown(unknown, ("sql", "consume_from", "on_skipped", "name_servers"))
-        check_hook("on_skipped", on_skipped)
+        check_hook("on_skipped", on_skipped, "a Skipped")
         name_servers = name_servers_or_default(name_servers)
         self.skipped = 0
         """Messages that were passed over without having been returned."""
@@ -113,9 +114,9 @@ class PullConsumer:
         """Go on behind the last message, in every queue."""
         self._links.drive(self._core.seek_to_end())
 
-    def seek_to_time(self, timestamp_ms: int) -> None:
-        """Go on at the first message stored at or after a time, in every queue."""
-        self._links.drive(self._core.seek_to_time(timestamp_ms))
+    def seek_to_time(self, moment: datetime | int) -> None:
+        """Go on at the first message stored at or after a time (milliseconds, if a number), in every queue."""
+        self._links.drive(self._core.seek_to_time(moment))
 
     def position(self, queue: TopicQueue) -> int:
         """Return the offset at which the next poll reads a queue."""

@@ -22,7 +22,7 @@ import msgspec
 from ropewalk.client.admin.results import topic_kind
 from ropewalk.client.blocking.connection import TIMEOUT_S, Connection
 from ropewalk.client.core.addresses import AddressRing, parse_address_list
-from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.connection import NoMaster, Unreachable
 from ropewalk.client.core.directory import NoNameServer
 from ropewalk.client.core.ids import UniqueKeys, default_unique_keys
 from ropewalk.client.core.messages import (
@@ -193,7 +193,7 @@ class Client:
         queue = queue or self._next_queue(topic)
         broker = self.write_route(topic).brokers.get(queue.broker_name)
         if broker is None or broker.master is None:
-            raise Unreachable(f"the name server knows no master of broker {queue.broker_name}")
+            raise NoMaster(f"the name server knows no master of broker {queue.broker_name}")
         connection = self._connection(broker.master)
         now_ms = time.time_ns() // 1_000_000
         unique_keys = tuple(self._unique_keys.next() for _ in messages)

@@ -21,13 +21,13 @@ refused for a moment. Trying elsewhere would break its order, and trying again a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from ropewalk.client.core.addresses import AddressRing, parse_address_list
-from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.connection import NoMaster, Unreachable
 from ropewalk.client.core.consume.membership import (
     HEARTBEAT_S,
     HEARTBEAT_TIMEOUT_S,
@@ -47,6 +47,7 @@ from ropewalk.client.core.messages import (
     recall_request,
     send_request,
 )
+from ropewalk.client.core.options import check_hook, check_kind, check_timeout
 from ropewalk.client.core.produce.batcher import Batcher
 from ropewalk.client.core.produce.bodies import COMPRESS_OVER, compress_body
 from ropewalk.client.core.produce.choice import LatencyFaults, RoundRobin, queue_of_group
@@ -224,6 +225,7 @@ class ProducerCore:
         timeout: float | None = None,
     ) -> Steps[SendResult]:
         """Send one message, or several as a batch, and account for them."""
+        check_call(topic, queue, selector, timeout)
         return self._accounted(messages, self._send(topic, messages, queue, selector, timeout))
 
     def send_gathered(self, topic: str, messages: Sequence[Message]) -> Steps[SendResult]:
@@ -243,6 +245,8 @@ class ProducerCore:
 
     def recall(self, recall_handle: str, timeout: float | None = None) -> Steps[str]:
         """Take back a message that waits for its time, at the broker that keeps it; its unique key."""
+        check_kind("the recall handle", recall_handle, str, "text, as the result of a send has it")
+        check_timeout(timeout)
         try:
             handle = RecallHandle.decode(recall_handle)
         except ValueError as exc:
@@ -259,7 +263,7 @@ class ProducerCore:
                 require_success(answer)
             return answer_header(MsgIdResponseHeader, answer).msg_id
 
-        return (yield from self.until_deadline(handle.topic, deadline, attempt))
+        return self.until_deadline(handle.topic, deadline, attempt)
 
     def send_oneway(
         self,
@@ -270,13 +274,23 @@ class ProducerCore:
         selector: QueueSelector | None = None,
     ) -> Steps[None]:
         """Send without asking for an answer: for messages that may be lost."""
+        check_call(topic, queue, selector, None)
+        return self._send_oneway(topic, message, queue, selector)
+
+    def _send_oneway(
+        self, topic: str, message: Message, queue: Queue | None, selector: QueueSelector | None
+    ) -> Steps[None]:
         check_sendable(topic, [message])
         deadline = self._clock() + self.options.timeout
         keys = self._keys([message])
 
         def attempt() -> Steps[None]:
             route = yield from self.directory.write_route(topic, deadline)
-            chosen = queue or self._fixed_queue(topic, route, [message], selector)
+            try:
+                chosen = self._fixed_queue(topic, route, [message], queue, selector)
+            except NoSuchQueue:
+                self.directory.invalidate(topic)  # it may be newer than what is known of its topic
+                raise
             chosen = chosen or self._turns.next(
                 topic, _writable(topic, route), self._faults, self._clock(), avoid=()
             )
@@ -357,6 +371,7 @@ class ProducerCore:
         failure: RopewalkError
         reserved: SendResult | None = None
         repeats = 0
+        asked_for_queue = self.directory.fresh_write_route(topic) is None
         pause_s = FIRST_PAUSE_S
         was_known = self.directory.cached_route(topic) is not None
         while True:
@@ -367,7 +382,7 @@ class ProducerCore:
                 route = self.directory.fresh_write_route(topic) or (
                     yield from self.directory.write_route(topic, deadline)
                 )
-                fixed = queue or self._fixed_queue(topic, route, messages, selector)
+                fixed = self._fixed_queue(topic, route, messages, queue, selector)
                 now = self._clock()
                 queues = _writable(topic, route) if fixed is None else ()
                 chosen = fixed or self._turns.next(topic, queues, self._faults, now, tried)
@@ -381,6 +396,12 @@ class ProducerCore:
                 assert isinstance(answer, Command), "an Ask is resumed with its answer"
             except NoNameServer as exc:
                 failure = exc
+            except NoSuchQueue:
+                if asked_for_queue:
+                    raise
+                asked_for_queue = True  # it may be newer than what is known of its topic
+                self.directory.invalidate(topic)
+                continue
             except (Unreachable, OutcomeUnknown) as exc:
                 failure = exc
                 doubtful = exc if isinstance(exc, OutcomeUnknown) else doubtful
@@ -468,11 +489,14 @@ class ProducerCore:
         topic: str,
         route: TopicRoute,
         messages: Sequence[Message],
+        queue: Queue | None,
         selector: QueueSelector | None,
     ) -> Queue | None:
-        """Return the queue this message must go to, if its choice is not ours."""
+        """Return the queue this message must go to, if its choice is not ours. Raises `NoSuchQueue`."""
+        if queue is not None:
+            return existing_queue(topic, route, queue)
         if selector is not None:
-            return selector(_writable(topic, route))
+            return existing_queue(topic, route, selector(_writable(topic, route)))
         group = messages[0].group
         return queue_of_group(group, _writable(topic, route)) if group else None
 
@@ -522,8 +546,48 @@ def split_result(result: SendResult) -> list[SendResult]:
     ]
 
 
+class NoSuchQueue(LocalProtocolError):
+    """A topic has no queue of the number that a send was to go to."""
+
+
+def check_call(topic: object, queue: object, selector: object, timeout: object) -> None:
+    """Check the options of a send. Raises `TypeError` and `ValueError`, which say what is right."""
+    check_kind("the topic", topic, str, "text")
+    if queue is not None:
+        check_kind("queue", queue, Queue, "one of `producer.queues(topic)`")
+        if selector is not None:
+            raise ValueError("a send has a queue or a selector, not both")
+    check_hook("selector", selector, "queues")
+    check_timeout(timeout)
+
+
+def existing_queue(topic: str, route: TopicRoute, queue: object) -> Queue:
+    """Return a queue that was given or selected. Raises `NoSuchQueue` if its broker has the topic without it."""
+    check_kind("a selected queue", queue, Queue, "one of those that the selector was given")
+    assert isinstance(queue, Queue)
+    if queue in route.write_queues():
+        return queue
+    for data in route.queues:
+        if data.broker_name == queue.broker_name and not 0 <= queue.queue_id < data.write_queue_count:
+            there = (
+                f"queues 0 to {data.write_queue_count - 1}" if data.write_queue_count else "none to write to"
+            )
+            raise NoSuchQueue(
+                f"topic {topic} has no queue {queue.queue_id} at {queue.broker_name}: it has {there}"
+            )
+    return queue  # of a broker that is away at the moment, perhaps
+
+
+def as_messages(messages: Iterable[Message | bytes]) -> list[Message]:
+    """Return the messages of a batch. Raises `TypeError` for a single one."""
+    if isinstance(messages, bytes | str | Message):
+        raise TypeError("a batch is several messages, as in [b'one', b'two']")
+    return [as_message(message) for message in messages]
+
+
 def check_sendable(topic: str, messages: Sequence[Message]) -> None:
     """Refuse messages that no broker would take. Raises `LocalProtocolError`, before anything leaves."""
+    check_kind("the topic", topic, str, "text")
     reason = _check_topic(topic)
     if reason is not None:
         raise LocalProtocolError(reason)
@@ -555,7 +619,7 @@ def write_queues(topic: str, route: TopicRoute) -> tuple[Queue, ...]:
     """
     queues = route.write_queues()
     if not queues and (names := route.brokers_without_master()):
-        raise Unreachable(f"topic {topic}: broker {', '.join(names)} has no master at the moment")
+        raise NoMaster(f"topic {topic}: broker {', '.join(names)} has no master at the moment")
     return queues
 
 

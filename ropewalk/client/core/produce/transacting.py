@@ -17,6 +17,7 @@ import msgspec
 
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, received
 from ropewalk.client.core.messages import Message, SendResult, SendStatus, command_of
+from ropewalk.client.core.options import check_kind
 from ropewalk.client.core.produce.sending import ProducerCore
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.core.steps import Oneway, Steps, ask, require_success
@@ -78,6 +79,16 @@ class Check:
     header: CheckTransactionStateHeader
     store_address: str
     """Where the half was stored, for brokers that do not name themselves."""
+
+
+def set_outcome(transaction: Transaction, outcome: object) -> None:
+    """Set the outcome that a program gave; anything else is UNKNOWN, so that the broker asks."""
+    transaction.outcome = outcome if isinstance(outcome, Outcome) else Outcome.UNKNOWN
+
+
+def require_outcome(outcome: object) -> None:
+    """Raise `TypeError` for what is no outcome."""
+    check_kind("the outcome of a transaction", outcome, Outcome, "Outcome.COMMIT, ROLLBACK or UNKNOWN")
 
 
 def half_message(message: Message, group: str) -> Message:

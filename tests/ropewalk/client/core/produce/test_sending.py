@@ -206,6 +206,38 @@ def test_a_group_that_stays_without_a_leader_is_told_when_the_time_is_up(how: st
     assert it.core.counts.refused == 1 and it.core.counts.pending == 0
 
 
+@pytest.mark.parametrize("number", [2, 99, -1])
+@pytest.mark.parametrize("how", ["queue", "selector", "oneway"])
+def test_a_queue_that_the_topic_has_not_is_told_by_its_number(number: int, how: str) -> None:
+    it = stage()
+    queue = Queue("a", number)
+    steps: Any
+    if how == "oneway":
+        steps = it.core.send_oneway("T", Message(b"x"), queue=queue)
+    elif how == "queue":
+        steps = it.core.send("T", [Message(b"x")], queue=queue)
+    else:
+        steps = it.core.send("T", [Message(b"x")], selector=lambda queues: queue)
+    with pytest.raises(LocalProtocolError, match=f"topic T has no queue {number} at a: it has queues 0 to 1"):
+        it.script.hold(steps)
+    assert it.sends() == [] and it.core.counts.refused == 1 and not it.script.pauses
+
+
+def test_a_queue_that_is_newer_than_the_route_is_found() -> None:
+    it = stage()
+    it.script.hold(it.core.send("T", [Message(b"x")]))
+    it.script.routes["T"] = route_body("a", "b", queues=3)
+    assert it.script.hold(it.core.send("T", [Message(b"x")], queue=Queue("b", 2))).queue == Queue("b", 2)
+
+
+def test_a_selector_returns_one_of_the_queues() -> None:
+    it = stage()
+    with pytest.raises(
+        TypeError, match="a selected queue is one of those that the selector was given, and not 7"
+    ):
+        it.script.hold(it.core.send("T", [Message(b"x")], selector=lambda queues: 7))  # type: ignore[arg-type,return-value]
+
+
 @pytest.mark.parametrize("answer", [*MOMENTARY, "no leader"])
 def test_the_end_of_a_transaction_and_a_recall_are_tried_until_the_time_is_up(answer: Any) -> None:
     it = stage(brokers=("a",), retries=0)
