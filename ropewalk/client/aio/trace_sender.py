@@ -41,7 +41,7 @@ async def send_traces_forever(core: ProducerCore, links: AsyncLinks, troubles: T
 
 
 async def send_last_traces(core: ProducerCore, links: AsyncLinks) -> None:
-    """Send what waits when a client closes, within `CLOSE_S`."""
+    """Send the last records when a client closes, within `CLOSE_S`."""
     if core.trace is not None and len(core.trace):
         with anyio.move_on_after(CLOSE_S, shield=True):
             try:

@@ -38,7 +38,7 @@ class TraceThread:
         self._trace.on_waiting = self._wake
 
     def close(self) -> None:
-        """Send what waits, within `CLOSE_S`, and end. Closing twice is harmless."""
+        """Send the last records, within `CLOSE_S`, and end. Closing twice is harmless."""
         with self._lock:
             self._closing = True
             self._more.notify_all()

@@ -59,7 +59,7 @@ class TraceBuffer:
     # Recording
 
     def record_broker(self, broker: str, region: str | None, trace_on: str | None) -> None:
-        """Remember what a broker's answer says of its region and its traces."""
+        """Remember a broker's region, and its wish for traces, from an answer of it."""
         self._brokers[broker] = (region or REGION, trace_on != "false")
 
     def record_send(
