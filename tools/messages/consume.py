@@ -225,7 +225,7 @@ def tag_matcher(subscription: str) -> Callable[[Record], bool]:
 
 
 def note_beyond(start: Start, ends: Mapping[TopicQueue, int], instead: str) -> None:
-    """Tell which queues end before the offset that reading is to start at, and what is done instead."""
+    """Note the queues that end before the offset that reading starts at, with the reading done instead."""
     assert start.offset is not None
     beyond = {source: end for source, end in sorted(ends.items()) if end < start.offset}
     if not beyond:

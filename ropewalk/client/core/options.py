@@ -108,7 +108,7 @@ def check_count(name: str, value: object, least: int) -> None:
 
 
 def check_kind(name: str, value: object, kind: type | tuple[type, ...], told: str) -> None:
-    """Raise `TypeError` for a value of another type; `told` says what is right."""
+    """Raise `TypeError` for a value of another type; `told` names the right one."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} is {told}, and not {value!r}")
 

@@ -96,7 +96,7 @@ def set_outcome(transaction: Transaction, outcome: object) -> None:
 
 
 def require_outcome(outcome: object) -> None:
-    """Raise `TypeError` for what is no outcome."""
+    """Raise `TypeError` for a value that is no outcome."""
     check_kind("the outcome of a transaction", outcome, Outcome, "Outcome.COMMIT, ROLLBACK or UNKNOWN")
 
 
