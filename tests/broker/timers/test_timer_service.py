@@ -155,6 +155,26 @@ def test_what_is_delivered_is_what_was_sent(running: InProcess) -> None:
     assert record.properties == {**waiting.properties, **own}
 
 
+def test_a_topic_that_only_timers_knew_of_is_served_when_they_are_delivered(running: InProcess) -> None:
+    """Its master made it and died: the slave has the timers, and never heard of the topic."""
+    client = running.connect()
+    for queue_id in (0, 2):
+        answer = client.send(
+            "fresh", b"x", queueId=queue_id, properties={"TIMER_DELAY_SEC": str(2 + queue_id)}
+        )
+        assert answer.code == 0
+    running.broker.topics.delete("fresh", START_MS)
+    running.broker.store.delete_topic("fresh", lambda _noted: None)
+    pass_time(running, 4_000)
+    assert bodies(running, "fresh", 0) == [b"x"]
+    made = running.broker.topics.get("fresh")
+    assert made is not None and made.read_queues == 1
+    pass_time(running, 2_000)
+    assert bodies(running, "fresh", 2) == [b"x"]
+    assert running.broker.topics.get("fresh").read_queues == 3  # type: ignore[union-attr]
+    assert client.pull("fresh", queueId=2).code == ResponseCode.SUCCESS
+
+
 def test_two_days_and_more_come_back_into_the_timer_topic_half_way(running: InProcess) -> None:
     timed(running.connect(), TIMER_DELAY_SEC=200_100)
     running.tick()
