@@ -148,6 +148,7 @@ class Broker:
             now_ms,
             lambda name: Worker(f"ropewalk-timer-{name}", self.store.completions),
             enabled=config.timer_wheel_enable,
+            serves=self.topics.__contains__,
         )
         self._placement = Placement(
             _placement_rules(config), self.delays, self.store, self.timers.timers.waiting_at, now_ms
@@ -433,18 +434,18 @@ class Broker:
             if name in HIDDEN_TOPICS:
                 continue
             if name not in self.topics and any(queue.next_offset for queue in queues.values()):
-                count = max(queues) + 1
-                try:
-                    self.topics.update(TopicConfig(name, count, count), now)
-                except ValueError as exc:
-                    log.warning(
-                        "queues under a name that no topic can have are not served",
-                        topic=name,
-                        reason=str(exc),
-                    )
-                    continue
-                self._adopted.add(name)
-                log.warning("topic in the log but in no config file; served again", topic=name, queues=count)
+                self._adopt_topic(name, max(queues) + 1, now)
+
+    def _adopt_topic(self, name: str, count: int, now: int) -> None:
+        try:
+            self.topics.update(TopicConfig(name, count, count), now)
+        except ValueError as exc:
+            log.warning(
+                "queues under a name that no topic can have are not served", topic=name, reason=str(exc)
+            )
+            return
+        self._adopted.add(name)
+        log.warning("topic in the log but in no config file; served again", topic=name, queues=count)
 
     def _widen_topics(self, now: int) -> None:
         """Serve every queue with messages of a topic that another member made, with more queues than are known here."""
@@ -462,12 +463,16 @@ class Broker:
         A follower of a DLedger group hears of no topic but by messages. A master that was a slave has timers and half
         messages of topics that its own master made moments before it died: their first message is a delivered one.
         """
+        now, before = self.context.now_ms(), self.topics.generation
         if self.store.queues_made != self._queues_adopted:
             self._queues_adopted = self.store.queues_made
-            before = self.topics.generation
-            self._adopt_orphans(self.context.now_ms())
-            if self.group.is_leader and self.topics.generation != before:
-                self.topics_changed()
+            self._adopt_orphans(now)
+        while self.timers.orphans:
+            name, count = self.timers.orphans.popitem()
+            if name not in self.topics:
+                self._adopt_topic(name, count, now)
+        if self.group.is_leader and self.topics.generation != before:
+            self.topics_changed()
 
     def dumps(self) -> dict[Path, tuple[int, Callable[[], bytes]]]:
         """The config files: path -> (a number that changes with the content, how to make the text)."""

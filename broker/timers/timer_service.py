@@ -69,8 +69,13 @@ class TimerService:
         make_worker: Callable[[str], Worker],
         *,
         enabled: bool = True,
+        serves: Callable[[str], bool] = lambda _topic: True,
     ) -> None:
+        """`serves` tells whether this broker has a topic."""
         self.timers = timers
+        self.orphans: dict[str, int] = {}
+        """Topics of new timers that are not among those served, and the number of their queues, as far as known."""
+        self._serves = serves
         self.enabled = enabled
         self.metrics = TimerMetrics()
         self.enqueued = self.delivered = self.cancelled = 0
@@ -388,10 +393,17 @@ class TimerService:
                 ):
                     if not follows:  # a slave takes its master's counts over
                         self.metrics.add(topic, -1 if delete else 1, self._store.now)
+                        if not self._serves(topic):
+                            self._note_orphan(topic, record.properties.get(P.REAL_QID, ""))
                 timers.queue_offset += 1
                 self.enqueued += 1
         except OSError as exc:
             self._pause(f"the timer log cannot be written: {exc}")
+
+    def _note_orphan(self, topic: str, queue_text: str) -> None:
+        """Remember a topic that its master made moments before it died: the slave never heard of it."""
+        queues = int(queue_text) + 1 if queue_text.isascii() and queue_text.isdigit() else 1
+        self.orphans[topic] = max(queues, self.orphans.get(topic, 0))
 
     # -- deliver -------------------------------------------------------------------------------------
 
