@@ -215,8 +215,8 @@ class Broker:
         self.sinks = sinks = SinkService(
             context, sends, is_slave=lambda: not self.group.is_leader, refusal=self._refusal, wake=wake
         )
-        sends.stall_s = config.os_page_cache_busy_time_out_mills / 1000
-        sends.stalled = self._append_stalled
+        sends.appends.stall_s = config.os_page_cache_busy_time_out_mills / 1000
+        sends.appends.stalled = self._append_stalled
         self.pulls = pulls = PullProcessor(
             _pull_rules(config),
             self.store,

@@ -310,6 +310,12 @@ class HaMember:
         self._replication.require_acks(self.roster.required_acks)
         self.apply_decision(decision, done)
 
+    def request_cut(self, about: About, *, behind: bool) -> None:
+        """Have the process cut the log; until it opened the store again, this member's role stays as it is."""
+        self.behind = behind
+        self.diverged = about
+        self.core.is_cutting = True
+
     def adopt_epochs(self, epochs: Epochs, done: Callable[[], None]) -> None:
         """Take over the master's list of epochs, as a slave whose log was compared with its master's."""
         if epochs == self.epochs:

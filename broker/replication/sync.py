@@ -258,9 +258,22 @@ class SlaveSync:
             raise NotSame(f"{address} says what makes no sense: {exc}") from exc
         finally:
             view.release()
+        self._check_followed(address, welcome.leader_epoch)
         self._judge(found, mine, theirs, address, welcome.leader_epoch, parted)
         await self._saved(lambda done: member.adopt_epochs(epochs, done))
+        self._check_followed(address, welcome.leader_epoch)
         await self._saved(lambda done: member.adopt_policy(welcome.policy, done))
+
+    def _check_followed(self, address: str, epoch: int) -> None:
+        """Reject what a master said that was overtaken meanwhile. Raises `NotSame`.
+
+        A member that was promoted while it compared its log has to keep what it was promoted for.
+        """
+        core = self._member.core
+        if not core.listens_to(epoch) or core.record.leader_epoch != epoch:
+            raise NotSame(
+                f"{address} leads epoch {epoch}, and meanwhile {core.record.promised_epoch} was accepted here"
+            )
 
     async def _compare(self, peer: Peer, view: LogPins, mine: Extent, theirs: Extent) -> Compared:
         """Ask the master what the search wants to know; the own log is read by a thread."""
@@ -312,8 +325,8 @@ class SlaveSync:
             why=why,
             writers_part_at=parted,
         )
-        self._member.behind = found.finding is Finding.BEHIND
-        self._member.diverged = About(why, begin, mine.end, self._broker.now_ms(), address, epoch)
+        about = About(why, begin, mine.end, self._broker.now_ms(), address, epoch)
+        self._member.request_cut(about, behind=found.finding is Finding.BEHIND)
         raise NotSame(f"the log has to be cut first: {why}")
 
     async def _become_slave(self, epoch: int, address: str, policy: QuorumPolicy, broker_id: int = 0) -> None:

@@ -43,6 +43,7 @@ ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
 MASTER_ID = 0
 SLAVES_MAX = 64
 _SUPERSEDED_MAX = 8
+_CUTTING = "the log of this member is being cut to what its master has: ask again when it is open again"
 
 
 class QuorumPolicy(msgspec.Struct, frozen=True, rename="camel"):
@@ -191,6 +192,8 @@ class RoleCore:
 
     def __init__(self, record: RoleRecord) -> None:
         self.record = record
+        self.is_cutting = False
+        """Whether the log is about to be cut to what the followed master has: no role is promised or changed before."""
 
     @property
     def is_master(self) -> bool:
@@ -210,6 +213,8 @@ class RoleCore:
     def accept(self, epoch: int, operator: str) -> RoleDecision:
         """Promise not to listen to any master below `epoch`. Asked twice by one operator, the promise holds once."""
         record = self.record
+        if self.is_cutting:
+            return self._refused(_CUTTING)
         if not operator:
             return self._refused("a request for an epoch has to name its operator")
         if epoch == record.promised_epoch > record.leader_epoch and operator == record.promised_to:
@@ -265,6 +270,8 @@ class RoleCore:
         done = epoch == record.promised_epoch == record.leader_epoch and operator == record.promised_to
         if self.is_master and done:
             return RoleDecision(record)  # the answer was lost, and the question came again
+        if self.is_cutting:
+            return self._refused(_CUTTING)
         if not self._is_promised(epoch, operator):
             return self._refused(f"epoch {epoch} was not promised to {operator or 'nobody'}")
         policy = record.policy if policy is None or self.is_master else policy
@@ -281,6 +288,8 @@ class RoleCore:
         `policy` is that master's: under one of an older epoch this member would think that other answers are enough.
         """
         record = self.record
+        if self.is_cutting:
+            return self._refused(_CUTTING)
         if epoch < record.promised_epoch:
             return self._refused(f"epoch {record.promised_epoch} is accepted here, and {epoch} is below it")
         if self.is_master and epoch == record.leader_epoch:

@@ -30,6 +30,7 @@ from anyio.abc import TaskGroup
 
 from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
+from ropewalk.client.aio.trace_sender import send_last_traces, send_traces_forever
 from ropewalk.client.core.connection import Unreachable, refuse_peer_request
 from ropewalk.client.core.consume.membership import HEARTBEAT_S
 from ropewalk.client.core.consume.received import ReceivedMessage
@@ -63,6 +64,7 @@ from ropewalk.client.log import Troubles, log_lost
 from ropewalk.client.machine import clock, name_servers_or_default, new_client_id, now_ms, own_client_id
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
+from ropewalk.format.names import TRACE_TOPIC
 from ropewalk.format.remoting import Command
 
 UNREGISTER_S = 1.0
@@ -120,6 +122,8 @@ class AsyncProducer:
         batch_bytes: int = 64 * 1024,
         batch_count: int = 512,
         pending_max: int = 10_000,
+        trace: bool = False,
+        trace_topic: str = TRACE_TOPIC,
         **unknown: Never,
     ) -> None:
         """Make it without connecting. Times are in seconds, sizes in bytes.
@@ -138,6 +142,8 @@ class AsyncProducer:
         batch_bytes: the size at which gathered messages leave.
         batch_count: the number at which gathered messages leave.
         pending_max: messages given to `send_async` and not yet accounted for; more of them wait.
+        trace: tell the trace topic what becomes of each message, for `ropewalk admin message trace`; in the background.
+        trace_topic: the topic of the traces; the broker has it where `traceTopicEnable` says so.
 
         Raises `BadAddress` when the list cannot be read, `LocalProtocolError` for a group that cannot be one,
         `TypeError` and `ValueError` for options that mean nothing.
@@ -332,13 +338,16 @@ class AsyncProducer:
         self._wake = anyio.Event()
         self._moved = anyio.Event()
         failure: Exception | None = None
+        troubles = Troubles()
         async with AsyncLinks.open(
-            timeout=self._core.options.timeout, on_request=self._on_request, troubles=Troubles()
+            timeout=self._core.options.timeout, on_request=self._on_request, troubles=troubles
         ) as self._links:
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._send_what_gathers, tasks)
                     tasks.start_soon(self._stay_known)
+                    if self._core.trace is not None:
+                        tasks.start_soon(send_traces_forever, self._core, self._links, troubles)
                     try:
                         yield
                         await self.flush()
@@ -347,6 +356,7 @@ class AsyncProducer:
                     tasks.cancel_scope.cancel()
             finally:
                 self._abandon()
+                await send_last_traces(self._core, self._links)
                 with anyio.move_on_after(UNREGISTER_S, shield=True):
                     await self._links.drive(self._core.unregister())
                 self._links = None

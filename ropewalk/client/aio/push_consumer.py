@@ -45,6 +45,7 @@ from ropewalk.client.aio.push.options import PushOptions
 from ropewalk.client.aio.push.progress import Progress
 from ropewalk.client.aio.push.requests import ClientRequests
 from ropewalk.client.aio.push.sharing import Sharing
+from ropewalk.client.aio.trace_sender import send_last_traces, send_traces_forever
 from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.consuming import ConsumerIdentity
 from ropewalk.client.core.consume.membership import Subscription
@@ -56,11 +57,13 @@ from ropewalk.client.machine import (
     name_servers_or_default,
     new_client_id,
     new_consumer_core,
+    new_trace_core,
     now_ms,
     own_client_id,
     subscriptions,
 )
 from ropewalk.client.stop_signals import StopSignals
+from ropewalk.format.names import TRACE_TOPIC
 
 __all__ = ["AsyncPushConsumer", "ReceivedMessage"]
 
@@ -99,6 +102,8 @@ class AsyncPushConsumer:
         commit_interval: float = 5.0,
         rebalance_interval: float = 20.0,
         close_timeout: float = 10.0,
+        trace: bool = False,
+        trace_topic: str = TRACE_TOPIC,
         **unknown: Never,
     ) -> None:
         """Make it without connecting. Times are in seconds.
@@ -129,6 +134,8 @@ class AsyncPushConsumer:
         commit_interval: how often progress is recorded.
         rebalance_interval: how often queues are divided anew, besides when a broker says so.
         close_timeout: how long `close` waits for handlers that are at work.
+        trace: tell the trace topic when each message is handled and how that ended, in the background.
+        trace_topic: the topic of the traces; the broker has it where `traceTopicEnable` says so.
 
         Raises `LocalProtocolError` for a group that cannot be one, `BadAddress` when the name servers cannot be read,
         `TypeError` and `ValueError` for options that mean nothing, `SqlSyntaxError` (a ValueError) for an expression
@@ -153,7 +160,11 @@ class AsyncPushConsumer:
         )
         self._given_id = client_id
         self._core = new_consumer_core(name_servers, identity)
-        self._member = Member(self._core, options, read, on_skipped)
+        self._tracing = None
+        if options.trace:
+            self._tracing = new_trace_core(name_servers, options.trace_topic, identity.client_id, group)
+        buffer = self._tracing.trace if self._tracing is not None else None
+        self._member = Member(self._core, options, read, on_skipped, buffer)
         self._progress = Progress(self._member)
         self._handling = Handling(self._member, caller, on_error)
         self._sharing = Sharing(self._member, self._progress, self._handling)
@@ -212,6 +223,8 @@ class AsyncPushConsumer:
     def renew(self) -> None:
         """Be another client in a child process, if it was not opened; one that was is refused there."""
         self._core.renew(own_client_id(self._given_id))
+        if self._tracing is not None:
+            self._tracing.client_id = self.client_id
 
     async def start(self) -> None:
         """Join the group; handlers are called from now on.
@@ -249,6 +262,8 @@ class AsyncPushConsumer:
                         self._handling.start_workers()
                         self._sharing.start()
                         member.start(self._progress.commit_forever)
+                        if self._tracing is not None:
+                            member.start(send_traces_forever, self._tracing, links, member.troubles)
                         yield
                         await self._sharing.settle()
                     except Exception as exc:
@@ -256,6 +271,8 @@ class AsyncPushConsumer:
                     tasks.cancel_scope.cancel()
             finally:
                 self._sharing.release()
+                if self._tracing is not None:
+                    await send_last_traces(self._tracing, links)
                 with anyio.move_on_after(UNREGISTER_S, shield=True):
                     await self._sharing.leave()
         if failure is not None:

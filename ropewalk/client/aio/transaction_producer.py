@@ -46,6 +46,7 @@ from ropewalk.client.core.routes import DEFAULT_TOPIC, Queue
 from ropewalk.client.log import logger
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RopewalkError
+from ropewalk.format.names import TRACE_TOPIC
 from ropewalk.format.remoting import Command
 
 __all__ = ["AsyncTransactionProducer", "OnCheck", "OnCheckAsync"]
@@ -82,6 +83,8 @@ class AsyncTransactionProducer(AsyncProducer):
         batch_bytes: int = 64 * 1024,
         batch_count: int = 512,
         pending_max: int = 10_000,
+        trace: bool = False,
+        trace_topic: str = TRACE_TOPIC,
         **unknown: Never,
     ) -> None:
         """Make it without connecting. Times are in seconds, sizes in bytes.
@@ -103,6 +106,8 @@ class AsyncTransactionProducer(AsyncProducer):
         batch_bytes: the size at which gathered messages leave.
         batch_count: the number at which gathered messages leave.
         pending_max: messages given to `send_async` and not yet accounted for; more of them wait.
+        trace: tell the trace topic what becomes of each message, for `ropewalk admin message trace`; in the background.
+        trace_topic: the topic of the traces; the broker has it where `traceTopicEnable` says so.
 
         Raises `ValueError` without a group, `BadAddress` when the list cannot be read, `LocalProtocolError` for a group
         that cannot be one, `TypeError` and `ValueError` for options that mean nothing.

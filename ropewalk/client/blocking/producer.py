@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never
 
 from ropewalk.client.blocking.links import BlockingLinks, ConversationPool
+from ropewalk.client.blocking.trace_thread import TraceThread
 from ropewalk.client.core.connection import NotOpen, Unreachable
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.ids import default_unique_keys
@@ -49,6 +50,7 @@ from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.log import Troubles, log_lost
 from ropewalk.client.machine import clock, name_servers_or_default, new_client_id, now_ms, own_client_id
 from ropewalk.errors import OutcomeUnknown, RopewalkError
+from ropewalk.format.names import TRACE_TOPIC
 
 if TYPE_CHECKING:
     from ropewalk.client.aio.producer import AsyncProducer
@@ -156,6 +158,8 @@ class Producer:
         batch_bytes: int = 64 * 1024,
         batch_count: int = 512,
         pending_max: int = 10_000,
+        trace: bool = False,
+        trace_topic: str = TRACE_TOPIC,
         **unknown: Never,
     ) -> None:
         """Make it without connecting. Times are in seconds, sizes in bytes.
@@ -174,6 +178,8 @@ class Producer:
         batch_bytes: the size at which gathered messages leave.
         batch_count: the number at which gathered messages leave.
         pending_max: messages given to `send_async` and not yet accounted for; more of them wait.
+        trace: tell the trace topic what becomes of each message, for `ropewalk admin message trace`; in the background.
+        trace_topic: the topic of the traces; the broker has it where `traceTopicEnable` says so.
 
         Raises `BadAddress` when the list cannot be read, `LocalProtocolError` for a group that cannot be one,
         `TypeError` and `ValueError` for options that mean nothing.
@@ -210,6 +216,7 @@ class Producer:
         self._own = threading.local()
         self._troubles = Troubles()
         self._all_links: list[BlockingLinks] = []
+        self._traces = TraceThread(self._core, lock, self._troubles) if self._options.trace else None
 
     def renew(self) -> None:
         """Begin anew in a child process, as another client and with counts of its own.
@@ -416,6 +423,8 @@ class Producer:
             _settle_together([future for _, future in batch], never_left)
         if self._sender is not None:
             self._sender.join()  # bounded by the time limit of the send it is in
+        if self._traces is not None:
+            self._traces.close()
         if links is not None:
             links.drive(self._core.unregister(), self._changed)
         for links in self._all_links:

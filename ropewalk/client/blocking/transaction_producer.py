@@ -28,6 +28,7 @@ from ropewalk.client.core.produce.bodies import COMPRESS_OVER
 from ropewalk.client.core.produce.sending import ProducerOptions
 from ropewalk.client.core.produce.transacting import Outcome, Transaction
 from ropewalk.client.core.routes import Queue
+from ropewalk.format.names import TRACE_TOPIC
 
 __all__ = ["TransactionProducer"]
 
@@ -52,6 +53,8 @@ class TransactionProducer(LoopClient[AsyncTransactionProducer]):
         batch_bytes: int = 64 * 1024,
         batch_count: int = 512,
         pending_max: int = 10_000,
+        trace: bool = False,
+        trace_topic: str = TRACE_TOPIC,
         **unknown: Never,
     ) -> None:
         """Make it without connecting. Times are in seconds, sizes in bytes.
@@ -73,6 +76,8 @@ class TransactionProducer(LoopClient[AsyncTransactionProducer]):
         batch_bytes: the size at which gathered messages leave.
         batch_count: the number at which gathered messages leave.
         pending_max: messages given to `send_async` and not yet accounted for; more of them wait.
+        trace: tell the trace topic what becomes of each message, for `ropewalk admin message trace`; in the background.
+        trace_topic: the topic of the traces; the broker has it where `traceTopicEnable` says so.
 
         Raises `ValueError` without a group, `BadAddress` when the list cannot be read, `LocalProtocolError` for a group
         that cannot be one, `TypeError` and `ValueError` for options that mean nothing.

@@ -13,7 +13,7 @@ AT_LEAST: Mapping[str, float] = {"max_retries": -1, "pull_count": 1, "concurrenc
 """The least value of an option; others may be 0, and counts of things that wait must be 1."""
 COUNTS = ("batch_count", "pending_max", "cached_count_max", "cached_bytes_max")
 POSITIVE = ("timeout", "consume_timeout", "commit_interval", "rebalance_interval")
-TEXTS = ("group",)
+TEXTS = ("group", "trace_topic")
 """Options that are text; `consume_from` may be a time too, and its core reads it."""
 PATHS = ("offsets_folder",)
 
@@ -45,6 +45,11 @@ def check_text(name: str, value: object) -> None:
     """Raise `TypeError` for a value that is given and is no text."""
     if value is not None and not isinstance(value, str):
         raise TypeError(f"{name} is text, and not {value!r}")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise `TypeError` for a value that is neither True nor False."""
+    _check(name, value, False)
 
 
 def check_hook(name: str, value: object) -> None:

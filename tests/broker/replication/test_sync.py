@@ -12,9 +12,11 @@ import trio
 
 from broker.remoting.shell import Connection, Shell
 from broker.replication.sync import NotSame, Peer, SlaveSync
+from ha.group.divergence import Compared, Finding
 from ha.group.hello import Hello, Welcome, encode
 from ha.group.metadata import Seen, SyncRequest, SyncResponse
 from ha.group.roles import SLAVE, SYNC_MASTER, QuorumPolicy
+from store.offline.diverged import About
 from tests.broker.harness import InProcess, NoRoom, config_of, without_fsync
 from tests.support.links import BufferedLink
 
@@ -115,6 +117,38 @@ def test_a_master_below_the_epoch_that_was_accepted_is_not_followed(slave: InPro
         hello(slave, Master(Welcome(4, 0, 0, [], [], msgspec.structs.replace(POLICY, version=9))))
     assert caught.group_contains(NotSame, match="leads epoch 4, and 5 is accepted here")
     assert slave.broker.member.record.policy == POLICY
+
+
+@pytest.mark.parametrize("finding", [Finding.SAME, Finding.DIVERGED])
+def test_a_slave_that_was_promoted_while_it_compared_its_log_keeps_all_of_it(
+    slave: InProcess, monkeypatch: pytest.MonkeyPatch, finding: Finding
+) -> None:
+    """Its log was compared with that of a master which it follows no more. A message was lost so."""
+    follow(slave, 5)
+    member = slave.broker.member
+
+    async def promoted_meanwhile(*_of: object) -> Compared:
+        for decision in (member.core.accept(6, "op"), member.core.promote(6, "op")):
+            member.apply_decision(decision)
+        return Compared(finding, 0)
+
+    monkeypatch.setattr(SlaveSync, "_compare", promoted_meanwhile)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        hello(slave, Master(Welcome(5, 0, 9, [(4, 0)], [0], POLICY)))
+    assert caught.group_contains(NotSame, match="leads epoch 5, and meanwhile 6 was accepted here")
+    assert member.diverged is None and (4, 0) not in member.epochs.pairs()
+
+
+def test_no_role_is_promised_or_changed_between_the_finding_that_the_log_has_to_be_cut_and_the_cut(
+    slave: InProcess,
+) -> None:
+    follow(slave, 5)
+    core = slave.broker.member.core
+    core.accept(6, "op")
+    slave.broker.member.request_cut(About("a tail", 0, 9, 0, MASTER, 5), behind=False)
+    refused = [core.accept(7, "op"), core.promote(6, "op"), core.follow(7, 1, MASTER)]
+    assert all("is being cut" in str(each.refusal) for each in refused)
+    assert (core.record.role, core.record.promised_epoch) == (SLAVE, 6)
 
 
 def test_a_rocketmq_master_is_not_followed_where_an_epoch_was_accepted(slave: InProcess) -> None:

@@ -52,6 +52,7 @@ from ropewalk.client.core.produce.choice import LatencyFaults, RoundRobin, queue
 from ropewalk.client.core.request_reply import reply_topic
 from ropewalk.client.core.routes import Queue, TopicRoute
 from ropewalk.client.core.steps import Ask, Oneway, Pause, Steps, answer_header, ask_twice, require_success
+from ropewalk.client.core.tracing.trace_buffer import TraceBuffer
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import (
     LocalProtocolError,
@@ -63,7 +64,7 @@ from ropewalk.errors import (
     error_for,
 )
 from ropewalk.format.headers import MsgIdResponseHeader, RecallHandle, SendResponseHeader
-from ropewalk.format.names import check_group, check_topic
+from ropewalk.format.names import TRACE_TOPIC, check_group, check_topic
 from ropewalk.format.remoting import Command
 
 BODY_SIZE_MAX = 4 * 1024 * 1024
@@ -113,6 +114,9 @@ class ProducerOptions:
     batch_count: int = 512
     pending_max: int = 10_000
     """Messages given to `send_async` and not yet accounted for; more of them wait before they are taken."""
+    trace: bool = False
+    """Whether what becomes of messages is told to the trace topic."""
+    trace_topic: str = TRACE_TOPIC
 
 
 @dataclass(slots=True)
@@ -162,16 +166,21 @@ class ProducerCore:
         unique_keys: UniqueKeys,
         clock: Callable[[], float],
         now_ms: Callable[[], int],
+        traced_group: str | None = None,
     ) -> None:
+        """`traced_group`: the group of trace records, where that is not the producer's own."""
         if (reason := check_group(options.group)) is not None:
             raise LocalProtocolError(reason)
         self.options = options
         self.client_id = client_id
         self.counts = SendCounts()
+        self.trace: TraceBuffer | None = None
+        if options.trace:
+            self.trace = TraceBuffer(options.trace_topic, traced_group or options.group, client_id)
         self.directory = Directory(AddressRing(parse_address_list(name_servers)), clock, options.timeout)
         self._unique_keys = unique_keys
         self._clock = clock
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._turns = RoundRobin()
         self._faults = LatencyFaults(options.avoid_slow_brokers)
         self._announced: dict[str, float] = {}
@@ -194,22 +203,60 @@ class ProducerCore:
         timeout: float | None = None,
     ) -> Steps[SendResult]:
         """Send one message, or several as a batch, and account for them."""
-        return self._accounted(messages, self._send(topic, messages, queue, selector, timeout))
+        return self._accounted(topic, messages, queue, selector, timeout)
 
     def send_gathered(self, topic: str, messages: Sequence[Message]) -> Steps[SendResult]:
         """Send a batch that the batcher has closed, each message of which has passed `check_sendable`."""
-        check = self.options.batch_bytes > BODY_SIZE_MAX
-        return self._accounted(messages, self._send(topic, messages, check=check))
+        return self._accounted(topic, messages, check=self.options.batch_bytes > BODY_SIZE_MAX)
 
-    def _accounted(self, messages: Sequence[Message], steps: Steps[SendResult]) -> Steps[SendResult]:
+    def _accounted(
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | None = None,
+        *,
+        check: bool = True,
+    ) -> Steps[SendResult]:
         self.counts.submitted += len(messages)
+        keys: tuple[str, ...] = ()
         try:
-            result = yield from steps
+            if check:
+                check_sendable(topic, messages)
+            keys = self._keys(messages)
+            steps = self._send(topic, messages, keys, queue, selector, timeout)
+            result = yield from (steps if self.trace is None else self._traced(topic, messages, keys, steps))
         except BaseException as exc:
             self.counts.record_outcome(len(messages), exc)
             raise
         self.counts.record_outcome(len(messages), result)
         return result
+
+    def _traced(
+        self, topic: str, messages: Sequence[Message], keys: tuple[str, ...], steps: Steps[SendResult]
+    ) -> Steps[SendResult]:
+        trace, began_ms, began = self.trace, self.now_ms(), self._clock()
+        assert trace is not None
+        result: SendResult | None = None
+        try:
+            result = yield from steps
+            return result
+        finally:
+            cost_ms = round((self._clock() - began) * 1000)
+            trace.record_send(topic, messages, keys, began_ms, cost_ms, result)
+
+    def send_traces(self) -> Steps[None]:
+        """Send the trace records that wait, beside the counts. Raises as a send does; what was not sent is dropped."""
+        trace = self.trace
+        while trace is not None and (message := trace.next_message()) is not None:
+            try:
+                check_sendable(trace.topic, [message])
+                yield from self._send(trace.topic, [message], self._keys([message]))
+            except RopewalkError:
+                trace.lost()
+                raise
+            trace.sent()
 
     def recall(self, recall_handle: str, timeout: float | None = None) -> Steps[str]:
         """Take back a message that waits for its time, at the broker that keeps it; its unique key."""
@@ -218,14 +265,20 @@ class ProducerCore:
         except ValueError as exc:
             raise LocalProtocolError(f"{exc}: a handle is what the result of a send carries") from exc
         deadline = self._clock() + (self.options.timeout if timeout is None else timeout)
-        yield from self.directory.write_route(handle.topic, deadline)
-        address = self.directory.master_of(handle.topic, handle.broker)
-        command = recall_request(recall_handle, handle.topic, producer_group=self.options.group)
-        answer = yield Ask(address, command, max(deadline - self._clock(), 0.001))
-        assert isinstance(answer, Command), "an Ask is resumed with its answer"
-        if answer.code not in SEND_STATUSES:
-            require_success(answer)
-        return answer_header(MsgIdResponseHeader, answer).msg_id
+        recalled = False
+        try:
+            yield from self.directory.write_route(handle.topic, deadline)
+            address = self.directory.master_of(handle.topic, handle.broker)
+            command = recall_request(recall_handle, handle.topic, producer_group=self.options.group)
+            answer = yield Ask(address, command, max(deadline - self._clock(), 0.001))
+            assert isinstance(answer, Command), "an Ask is resumed with its answer"
+            if answer.code not in SEND_STATUSES:
+                require_success(answer)
+            recalled = True
+            return answer_header(MsgIdResponseHeader, answer).msg_id
+        finally:
+            if self.trace is not None:
+                self.trace.record_recall(handle.topic, handle.unique_key, self.now_ms(), success=recalled)
 
     def send_oneway(
         self,
@@ -292,16 +345,13 @@ class ProducerCore:
         self,
         topic: str,
         messages: Sequence[Message],
+        keys: tuple[str, ...],
         queue: Queue | None = None,
         selector: QueueSelector | None = None,
         timeout: float | None = None,
-        *,
-        check: bool = True,
     ) -> Steps[SendResult]:
-        if check:
-            check_sendable(topic, messages)
+        """Send messages that may be sent. `keys` are the same for every attempt: by them a duplicate is recognised."""
         deadline = self._clock() + (self.options.timeout if timeout is None else timeout)
-        keys = self._keys(messages)  # the same for every attempt: this is how a duplicate is recognised
         tried: set[str] = set()
         doubtful: OutcomeUnknown | None = None
         failure: RopewalkError
@@ -378,6 +428,8 @@ class ProducerCore:
         if status is None:
             return error_for(answer.code, answer.remark)
         header = answer_header(SendResponseHeader, answer)
+        if self.trace is not None:
+            self.trace.record_broker(queue.broker_name, header.msg_region, header.trace_on)
         return SendResult(
             status,
             Queue(queue.broker_name, header.queue_id),
@@ -393,16 +445,14 @@ class ProducerCore:
         group = self.options.group
         if len(messages) > 1:
             batch_key = self._unique_keys.next()
-            return batch_request(
-                topic, queue, messages, keys, batch_key, self._now_ms(), producer_group=group
-            )
+            return batch_request(topic, queue, messages, keys, batch_key, self.now_ms(), producer_group=group)
         sys_flag, body = compress_body(messages[0].body, self.options.compress_over)
         return send_request(
             topic,
             queue,
             messages[0],
             keys[0],
-            self._now_ms(),
+            self.now_ms(),
             producer_group=group,
             sys_flag=sys_flag,
             body=body,

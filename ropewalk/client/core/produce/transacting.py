@@ -10,7 +10,7 @@ A producer is asked at the brokers that know its group from heartbeats, so it an
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -20,6 +20,7 @@ from ropewalk.client.core.messages import Message, SendResult, SendStatus, comma
 from ropewalk.client.core.produce.sending import ProducerCore
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.core.steps import Oneway, Steps, ask, require_success
+from ropewalk.client.core.tracing.trace_buffer import store_host_of
 from ropewalk.codes import MessageSysFlag, RequestCode
 from ropewalk.errors import LocalProtocolError, OutcomeUnknown, RemoteProtocolError, RopewalkError
 from ropewalk.format.headers import CheckTransactionStateHeader, EndTransactionHeader, decode_header
@@ -37,6 +38,14 @@ class Outcome(enum.Enum):
     ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
     UNKNOWN = MessageSysFlag.TRANSACTION_NONE
     """Not known yet: the broker asks later, and again."""
+
+
+STATES: Mapping[Outcome, str] = {
+    Outcome.COMMIT: "COMMIT_MESSAGE",
+    Outcome.ROLLBACK: "ROLLBACK_MESSAGE",
+    Outcome.UNKNOWN: "UNKNOW",
+}
+"""The names of outcomes in traces."""
 
 
 @dataclass(slots=True, eq=False)
@@ -127,9 +136,11 @@ class TransactionCore:
 
     def end(self, transaction: Transaction) -> Steps[None]:
         """Tell the broker the outcome. What goes wrong is kept in `problem`: the broker will ask."""
+        half, topic = transaction.half, transaction.topic
+        store_host = store_host_of(half.offset_message_ids[0])
+        self._record_end(topic, transaction.message, transaction.id, store_host, transaction.outcome)
         if transaction.outcome is Outcome.UNKNOWN:
             return
-        half, topic = transaction.half, transaction.topic
         try:
             _host, _port, log_offset = parse_message_id(half.offset_message_ids[0])
             command = self._end_command(
@@ -145,6 +156,14 @@ class TransactionCore:
 
     def answer(self, check: Check, outcome: Outcome) -> Steps[None]:
         """Answer a check, where its broker set has its master now."""
+        self._record_end(
+            check.message.topic,
+            check.message,
+            check.message.message_id,
+            check.store_address,
+            outcome,
+            checked=True,
+        )
         if outcome is Outcome.UNKNOWN:
             return
         directory, topic, name = self._producer.directory, check.message.topic, check.header.broker_name
@@ -181,6 +200,23 @@ class TransactionCore:
                 # Another may be the master now: the next time asks the name server.
                 for topic in known:
                     producer.directory.invalidate(topic)
+
+    def _record_end(
+        self,
+        topic: str,
+        message: Message | ReceivedMessage,
+        transaction_id: str,
+        store_host: str,
+        outcome: Outcome,
+        *,
+        checked: bool = False,
+    ) -> None:
+        """Trace the outcome that the broker is told; a half that is left open too, as the original does."""
+        if self._producer.trace is not None:
+            now_ms = self._producer.now_ms()
+            self._producer.trace.record_end(
+                topic, message, transaction_id, store_host, STATES[outcome], now_ms, checked=checked
+            )
 
     def _end_command(
         self,

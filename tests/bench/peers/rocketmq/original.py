@@ -237,7 +237,7 @@ class Original:
             return _accepts(self.broker)
         name = self.broker_config["brokerName"]
         topic = "TBW102" if self.broker_config["autoCreateTopicEnable"] == "true" else name
-        return _accepts(self.broker) and self.broker.encode() in _route(self.namesrv, topic)
+        return _accepts(self.broker) and self.broker.encode() in route_of(self.namesrv, topic)
 
     def _stop(self, name: str, *, orderly: bool) -> None:
         process = self._processes.pop(name, None)
@@ -266,7 +266,7 @@ def _accepts(address: str) -> bool:
     return False
 
 
-def _route(namesrv: str, topic: str) -> bytes:
+def route_of(namesrv: str, topic: str) -> bytes:
     """The body of the name server's answer to "where is this topic", empty when it knows of none.
 
     Spelled out here rather than borrowed from Ropewalk: a starter of the original that used our own
