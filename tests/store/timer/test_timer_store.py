@@ -45,8 +45,9 @@ def opened(
     log_end: int = 1 << 40,
     rules: TimerRules = RULES,
     progress: tuple[int, int] | None = None,
+    disk: Disk | None = None,
 ) -> TimerStore:
-    timers = TimerStore(root, rules, Disk())
+    timers = TimerStore(root, rules, disk or Disk())
     timers.open(now_ms, log_end, number_of, progress)
     return timers
 
@@ -437,7 +438,8 @@ class TimerWorld(RuleBasedStateMachine):
     def start(self) -> None:
         self.root = TemporaryDirectory()
         self.now = START_MS
-        self.timers = opened(Path(self.root.name))
+        self.disk = Disk()
+        self.timers = opened(Path(self.root.name), disk=self.disk)
         self.pending: list[tuple[int, int]] = []
         self.number = 0
         self.part: list[tuple[int, int]] = []
@@ -453,6 +455,7 @@ class TimerWorld(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "root"):
+            self.disk.close()
             self.root.cleanup()
 
     def progress(self) -> tuple[int, int]:
@@ -552,7 +555,9 @@ class TimerWorld(RuleBasedStateMachine):
             self.copies_are_flushed()
             self.write_page()
             self.flush(False)
-        self.timers = opened(Path(self.root.name), self.now, progress=None if rebooted else self.page)
+        self.disk.close()
+        progress = None if rebooted else self.page
+        self.timers = opened(Path(self.root.name), self.now, progress=progress, disk=self.disk)
         again = self.since_flush if rebooted else self.since_page
         found, pending = waiting(self.timers), sorted([*self.pending, *self.part])
         assert set(pending) <= set(found), "some are lost"
