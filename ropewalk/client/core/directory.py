@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ropewalk.client.core.addresses import AddressRing
-from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.connection import NoMaster, Unreachable
 from ropewalk.client.core.messages import route_request
 from ropewalk.client.core.routes import DEFAULT_TOPIC, MASTER_ID, Queue, TopicRoute, parse_route
 from ropewalk.client.core.steps import Steps, require_success
@@ -145,7 +145,7 @@ class Directory:
         route = self.cached_route(topic)
         broker = route.brokers.get(broker_name) if route is not None else None
         if broker is None or broker.master is None:
-            raise Unreachable(f"the name server knows no master of broker {broker_name}")
+            raise NoMaster(f"the name server knows no master of broker {broker_name}")
         return broker.master
 
     def member_of(self, topic: str, queue: Queue, preferred_id: int = MASTER_ID) -> str:
