@@ -358,7 +358,7 @@ class LedgerMember:
         raise AssertionError("the tasks of a member have ended by themselves")
 
     def transfer(self, target: MemberId, done: Callable[[TransferResult], None]) -> None:
-        """Hand the lead over to a member, or to the one that lacks least (""); `done` is told what became of it."""
+        """Hand the lead over to a member, or to the one that lacks least (""); `done` is told the outcome."""
         self._log_changes(offsets=True)
         self.ledger.transfer(target, done)
 

@@ -53,6 +53,8 @@ OFFSETS_MS: Final = 100
 """How long a commit of a consumer waits for others to be logged with it."""
 PART_NUMBERS: Final = 20_000
 """How many values a record of a full copy has at most."""
+BODY_BYTES_MAX: Final = 1 << 20
+"""Size from which a change is split; no entry may have more than 4 MiB."""
 RECORDS_MAX: Final = 10_000
 """Records after which a leader considers another full copy."""
 FULL: Final = "FULL"
@@ -228,10 +230,10 @@ class LedgerState:
                 self._offsets_at = now
                 self._collect_offsets(change)
         if change:
-            body = msgspec.json.encode(change)
-            self._records += 1
-            self._bytes += len(body)
-            self._waiting.append((CHANGE, body))
+            for body in _bodies(change):
+                self._records += 1
+                self._bytes += len(body)
+                self._waiting.append((CHANGE, body))
 
     def _collect_tables(self, change: Document) -> None:
         context = self._context
@@ -323,6 +325,17 @@ def _joined(parts: list[Document]) -> Document:
             else:
                 full[key] = value
     return full
+
+
+def _bodies(change: Document) -> Iterator[bytes]:
+    """Return the bodies of the records of a change: one, unless it is very large."""
+    body = msgspec.json.encode(change)
+    if len(body) <= BODY_BYTES_MAX:
+        yield body
+        return
+    large = {key: change.pop(key, {}) for key in ("topics", "groups", "offsets")}
+    for part in (change, *(part for key, table in large.items() for part in _cut(key, table))):
+        yield msgspec.json.encode(part)
 
 
 def _cut(key: str, table: Mapping[str, Any]) -> Iterator[Document]:

@@ -187,7 +187,7 @@ class LedgerShell:
             self._wake()
 
     def transfer(self, target: MemberId, done: Callable[[TransferResult], None]) -> None:
-        """Hand the lead over to a member, or to the one that lacks least (""); `done` is told what became of it.
+        """Hand the lead over to a member, or to the one that lacks least (""); `done` is told the outcome.
 
         That is at once where this member may not, and after one election timeout at the latest.
         """

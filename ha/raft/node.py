@@ -67,7 +67,7 @@ from ropewalk.errors import RemoteProtocolError
 
 PENDING_FULL = "LEADER_PENDING_FULL"
 TRANSFERRING = "LEADER_TRANSFERRING"
-"""`Standing.why` of a leader that takes no messages for now."""
+"""`Standing.why` of a leader that takes no messages: too much is pending, or it hands over."""
 
 
 class RaftNode:

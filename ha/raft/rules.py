@@ -193,7 +193,7 @@ class Rules:
         self._ballot, self._commit = ballot, log.commit.index
 
     def rule_13_the_lead_goes_to_a_member_that_has_everything(self, peer: MemberId) -> None:
-        """Whoever is told to lead has all entries on its disk, all are applied here, and none is taken meanwhile."""
+        """A member that is told to lead has all entries on its disk; all are applied here, and none is taken."""
         node = self._node
         has, end, applied = node.dispatchers[peer].match, node.log.end.index, node.applied.index
         assert has == end == applied, f"rule 13: {peer} has {has} of {end}, {applied} are applied"

@@ -181,7 +181,7 @@ class Transfers:
     # -- to end ------------------------------------------------------------------------------------------
 
     def followed(self, leader: MemberId | None, term: int, now: int, draft: Draft) -> None:
-        """End the transfer of a member that leads no more, once it is known who does."""
+        """End the transfer of a member that leads no more, once the next leader is known."""
         current = self.current
         if current is not None and leader is not None and term > current.term:
             success = leader == current.target

@@ -321,7 +321,7 @@ class Applied(Struct, frozen=True):
 
 
 class TransferAsked(Struct, frozen=True):
-    """Somebody wants another member to lead; `Effects.done` says what became of it under the same token."""
+    """Another member is to lead; `Effects.done` has the outcome, under the same token."""
 
     token: int
     target: MemberId
@@ -330,7 +330,7 @@ class TransferAsked(Struct, frozen=True):
 
 
 class Leaving(Struct, frozen=True):
-    """This member is about to stop: from now on it neither campaigns nor takes the lead over."""
+    """The member is about to stop: from now on it neither campaigns nor takes the lead over."""
 
 
 class SnapshotSent(Struct, frozen=True):

@@ -11,12 +11,6 @@ from tests.support.ledger_brokers import LedgerBrokers, Member
 V2 = RequestCode.SEND_MESSAGE_V2
 
 
-class FlushedShell:
-    """A shell that owes nobody anything."""
-
-    def flush(self) -> None: ...
-
-
 def bodies(member: Member, topic: str = "T") -> list[bytes]:
     return [record.body for record in member.stored(topic)]
 

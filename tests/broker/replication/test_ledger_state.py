@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from broker.state.groups import SubscriptionGroupConfig
 from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import names
+from store.queues.consume_queue import ConsumeQueue
 from tests.support.ledger_brokers import LedgerBrokers, Member
 
 
@@ -33,6 +35,12 @@ def until_equal(group: LedgerBrokers) -> None:
     group.until(same, lambda: "\n".join(str(tables(member)) for member in group.members.values()))
 
 
+def until_delivered(group: LedgerBrokers, offset: int) -> None:
+    """Wait until every member knows how far the third delay level is delivered."""
+    found = [member.broker.delays for member in group.members.values()]
+    group.until(lambda: all(delays.offsets().get(3) == offset for delays in found), "delay progress")
+
+
 def change_all(leader: Member, number: int) -> None:
     """Change each table of the leader in one turn."""
     broker, now = leader.broker, leader.broker.context.now_ms()
@@ -52,10 +60,7 @@ def test_the_next_leader_has_every_table_at_once(tmp_path: Path) -> None:
             until_equal(group)
             leader.broker.delays.load({3: number})
             leader.broker.delays.changed += 1
-            group.until(
-                lambda: all(m.broker.delays.offsets().get(3) == number for m in group.members.values()),
-                lambda: str([m.broker.delays.offsets() for m in group.members.values()]),
-            )
+            until_delivered(group, number)
             before = tables(leader)
             group.stop(int(leader.id[1]))
             new = group.leader()
@@ -132,21 +137,25 @@ def test_a_start_reads_from_the_last_full_copy_on(tmp_path: Path, monkeypatch: p
         assert len(full) > 2, "there were copies beside the first"
         group.stop(0)
         again = group.start(0)
-        read: list[int] = []
-        state = again.member.state
-        monkeypatch.setattr(
-            state, "_read", lambda queue, n: (read.append(n), type(state)._read(state, queue, n))[1]
-        )
+        state, read = again.member.state, set[int]()
+        real = state._read
+
+        def note(queue: ConsumeQueue, number: int) -> dict[str, Any]:
+            read.add(number)
+            return real(queue, number)
+
+        monkeypatch.setattr(state, "_read", note)
         state.open()
         assert min(read) > full[-3]
         assert tables(group.leader()) == before
 
 
-def test_a_commit_that_was_answered_is_on_the_next_leader(tmp_path: Path) -> None:
+def test_a_consumers_commit_reaches_every_member(tmp_path: Path) -> None:
     with LedgerBrokers(tmp_path) as group:
         leader = group.leader()
         client = leader.connect()
         assert client.send("T", b"x", queueId=0).code == ResponseCode.SUCCESS
+        leader.broker.groups.update(SubscriptionGroupConfig("g"), leader.broker.context.now_ms())
         client.ask(
             RequestCode.UPDATE_CONSUMER_OFFSET,
             {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1},
