@@ -272,7 +272,7 @@ class LedgerMember:
         self.ledger.end_turn()
 
     def _log_changes(self, *, offsets: bool = False) -> None:
-        """Log what has changed in the tables; not while a member that is to lead waits for the end of this log."""
+        """Log the changes of the tables; not while a member that is to lead waits for the end of this log."""
         if self._leads and self.ledger.standing.may_append:
             self.state.log_changes(offsets=offsets)
 

@@ -201,7 +201,7 @@ class LedgerState:
         self._context.offsets.resets.clear()
 
     def log_changes(self, *, offsets: bool = False) -> None:
-        """Append what has changed, before the entries of the turn are proposed; `offsets`: those too, at once. HOT."""
+        """Append the changes, before the entries of the turn are proposed; `offsets`: those too, at once. HOT."""
         if not self._leads:
             return
         if not self._waiting:
