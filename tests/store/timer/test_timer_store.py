@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from store.io.disk import Disk
 from store.log.commitlog import StoreDamaged
-from store.timer.layout import SLOT_SIZE, UNIT_SIZE, WHEEL_SIZE, Checkpoint, Unit, decode_history
+from store.timer.layout import SLOT_SIZE, UNIT_SIZE, WHEEL_SIZE, WHEEL_SLOTS, Checkpoint, Unit, decode_history
 from store.timer.timer_store import TimerRules, TimerStore, Walk, is_delete, is_rolled
 
 START_MS = 1_700_000_000_000
@@ -358,7 +358,8 @@ class TimerWorld(RuleBasedStateMachine):
     @invariant()
     def counts_agree(self) -> None:
         if hasattr(self, "timers"):
-            assert self.timers.wheel.count(self.timers.read_ms // 1000) == len(self.pending)
+            time = self.timers.read_ms // 1000
+            assert self.timers.wheel.count(time, time + WHEEL_SLOTS) == len(self.pending)
 
 
 TestTimerWorld: Callable[..., object] = TimerWorld.TestCase
