@@ -17,6 +17,7 @@ import structlog
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from ropewalk.client.core.produce.row_identity import BATCH_WRITE
 from ropewalk.spark.options import BadOption, Options
 from ropewalk.spark.sink.exact import Run, SinkDriver, TaskIdentity, TaskResult
 from ropewalk.spark.sink.idempotent import IdempotentSender
@@ -106,7 +107,7 @@ def task_identity() -> TaskIdentity:
     query = context.getLocalProperty("sql.streaming.queryId")
     batch = context.getLocalProperty("streaming.sql.batchId")
     return TaskIdentity(
-        query[:QUERY_SIZE] if query else "-",
+        query[:QUERY_SIZE] if query else BATCH_WRITE,
         int(batch) if batch else 0,
         context.partitionId(),
         context.taskAttemptId(),
