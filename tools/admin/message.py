@@ -394,11 +394,7 @@ def send(
         with Producer(name_server, timeout=timeout) as producer:
             chosen: Queue | None = None
             if queue is not None or broker is not None:
-                queues = tuple(
-                    one
-                    for one in admin.topic_route(topic).write_queues()
-                    if broker in (None, one.broker_name)
-                )
+                queues = tuple(one for one in producer.queues(topic) if broker in (None, one.broker_name))
                 if not queues:
                     raise UsageError(f"topic {topic} has no queue at broker {broker} that can be written to")
                 chosen = choose_queue(queues, topic, queue, broker) if queue is not None else queues[0]

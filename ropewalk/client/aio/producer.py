@@ -46,8 +46,10 @@ from ropewalk.client.core.produce.sending import (
     QueueSelector,
     SendCounts,
     as_message,
+    as_messages,
     at_broker,
     batch_key,
+    check_call,
     check_sendable,
     split_result,
 )
@@ -132,8 +134,8 @@ class AsyncProducer:
         client_id: the name of this client at brokers; one that no other client has, if absent.
         group: the producer group.
         timeout: for a send with all its attempts.
-        retries: attempts after the first, where the outcome of one is unknown or a broker cannot; 0 for a single
-            attempt. What is refused for a moment is tried as long as there is time, and does not count.
+        retries: attempts after the first, where the outcome of one is unknown or a broker cannot. What is refused for
+            a moment is tried as long as there is time, and does not count.
         compress_over: bodies longer than this are compressed if that makes them shorter; those of a batch are not.
         avoid_slow_brokers: leave brokers alone for a while that answered slowly or not at all.
         retry_unless_ok: try another broker for a message that was stored with a reservation, at the price of a
@@ -225,7 +227,7 @@ class AsyncProducer:
         timeout: float | None = None,
     ) -> SendResult:
         """Send messages as one: all lie in one queue, in order, or none is stored. Raises as `send`."""
-        batch = [as_message(message) for message in messages]
+        batch = as_messages(messages)
         return await self._open_links.drive(
             self._core.send(topic, batch, queue=queue, selector=selector, timeout=timeout)
         )
@@ -290,14 +292,17 @@ class AsyncProducer:
 
         Raises `NoReply` when nobody did, and what `send` raises when the request was not stored.
         """
+        check_call(topic, queue, selector, timeout)
         seconds = self._core.options.timeout if timeout is None else timeout
         correlation_id = uuid.uuid4().hex
         asked = request_message(as_message(message), self.client_id, correlation_id, seconds)
         waiting = self._asked[correlation_id] = _Waiting()
+        deadline = clock() + seconds
         try:
-            with anyio.move_on_after(seconds):
-                await self._open_links.drive(self._core.announce_for_replies(topic))
-                await self.send(topic, asked, queue=queue, selector=selector, timeout=seconds)
+            await self._open_links.drive(self._core.announce_for_replies(topic, seconds))
+            left = max(deadline - clock(), 0.001)
+            await self.send(topic, asked, queue=queue, selector=selector, timeout=left)
+            with anyio.move_on_after(deadline - clock()):
                 await waiting.answered.wait()
         finally:
             del self._asked[correlation_id]

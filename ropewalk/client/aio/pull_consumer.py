@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import Never
 
@@ -72,7 +73,7 @@ class AsyncPullConsumer:
         expression that is none.
         """
         refuse_unknown(unknown, ("sql", "consume_from", "on_skipped", "trace", "trace_topic", "name_servers"))
-        check_hook("on_skipped", on_skipped)
+        check_hook("on_skipped", on_skipped, "a Skipped")
         check_flag("trace", trace)
         check_text("trace_topic", trace_topic)
         name_servers = name_servers_or_default(name_servers)
@@ -144,9 +145,9 @@ class AsyncPullConsumer:
         """Go on behind the last message, in every queue."""
         await self._open.drive(self._core.seek_to_end())
 
-    async def seek_to_time(self, timestamp_ms: int) -> None:
-        """Go on at the first message stored at or after a time, in every queue."""
-        await self._open.drive(self._core.seek_to_time(timestamp_ms))
+    async def seek_to_time(self, moment: datetime | int) -> None:
+        """Go on at the first message stored at or after a time (milliseconds, if a number), in every queue."""
+        await self._open.drive(self._core.seek_to_time(moment))
 
     async def position(self, queue: TopicQueue) -> int:
         """Return the offset at which the next poll reads a queue."""

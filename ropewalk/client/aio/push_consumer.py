@@ -9,9 +9,10 @@ Runs under trio and asyncio. Handlers are coroutine functions, or plain function
 message is delivered at least once: its handler may see it again after a crash, a rebalance or a failure.
 
 A handler that raises, whatever it raises, gives its message back: it comes again after 10 s, 30 s, 1 min, … (or as
-`RetryLater` says), and after `max_retries` it is a dead letter in `%DLQ%<group>`. One whose handler takes longer than
-`consume_timeout` is given back too, and `on_error` hears of it as a `TimeoutError`. With `orderly=True` the messages of
-a queue are handled one after the other by one member at a time; a failed one is tried again in place after
+`RetryLater` says), and after `max_retries` it is a dead letter in `%DLQ%<group>`. A message whose handler returns is
+handled, whatever it returns; a value other than None and True is told to the log, once. One whose handler takes longer
+than `consume_timeout` is given back too, and `on_error` hears of it as a `TimeoutError`. With `orderly=True` the
+messages of a queue are handled one after the other by one member at a time; a failed one is tried again in place after
 `order_pause` seconds. With `broadcasting=True` every member gets every message, a failed one is dropped, and progress
 is kept in `offsets_folder`.
 
@@ -111,7 +112,8 @@ class AsyncPushConsumer:
         group: the consumer group, whose members share the queues of its topics.
         topics: what is wanted of each: "*", or tags as in "paid || refunded"; the same for all members of a group.
         sql: further topics, each with an SQL92 expression over properties: {"orders": "amount > 3 AND region = 'eu'"}.
-        handler: called with every message; what it raises gives the message back. A coroutine function, or a plain one.
+        handler: called with every message; what it raises gives the message back, what it returns means nothing. A
+            coroutine function, or a plain one.
         name_servers: as in "host:port;host:port"; ROPEWALK_NAMESRV_ADDR or NAMESRV_ADDR if absent, else a local one.
         client_id: the name of this member; one that no other client has, if absent.
         on_error: called in the event loop with a message and what its handler raised; logs it by default.
@@ -144,8 +146,8 @@ class AsyncPushConsumer:
         name_servers = name_servers_or_default(name_servers)
         options = make_options(PushOptions, locals(), unknown)
         check_text("client_id", client_id)
-        check_hook("on_error", on_error)
-        check_hook("on_skipped", on_skipped)
+        check_hook("on_error", on_error, "a message", "an exception")
+        check_hook("on_skipped", on_skipped, "a Skipped")
         caller = HandlerCaller(handler, on_error)
         wanted = subscriptions(topics, sql)
         read = tuple(subscription.topic for subscription in wanted)

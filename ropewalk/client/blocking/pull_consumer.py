@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Never
@@ -70,7 +71,7 @@ class PullConsumer:
         expression that is none.
         """
         refuse_unknown(unknown, ("sql", "consume_from", "on_skipped", "trace", "trace_topic", "name_servers"))
-        check_hook("on_skipped", on_skipped)
+        check_hook("on_skipped", on_skipped, "a Skipped")
         check_flag("trace", trace)
         check_text("trace_topic", trace_topic)
         name_servers = name_servers_or_default(name_servers)
@@ -146,9 +147,9 @@ class PullConsumer:
         """Go on behind the last message, in every queue."""
         self._links.drive(self._core.seek_to_end())
 
-    def seek_to_time(self, timestamp_ms: int) -> None:
-        """Go on at the first message stored at or after a time, in every queue."""
-        self._links.drive(self._core.seek_to_time(timestamp_ms))
+    def seek_to_time(self, moment: datetime | int) -> None:
+        """Go on at the first message stored at or after a time (milliseconds, if a number), in every queue."""
+        self._links.drive(self._core.seek_to_time(moment))
 
     def position(self, queue: TopicQueue) -> int:
         """Return the offset at which the next poll reads a queue."""

@@ -69,7 +69,7 @@ class PushConsumer(LoopClient[AsyncPushConsumer]):
         group: the consumer group, whose members share the queues of its topics.
         topics: what is wanted of each: "*", or tags as in "paid || refunded"; the same for all members of a group.
         sql: further topics, each with an SQL92 expression over properties: {"orders": "amount > 3 AND region = 'eu'"}.
-        handler: called with every message; what it raises gives the message back.
+        handler: called with every message; what it raises gives the message back, what it returns means nothing.
         name_servers: as in "host:port;host:port"; ROPEWALK_NAMESRV_ADDR or NAMESRV_ADDR if absent, else a local one.
         client_id: the name of this member; one that no other client has, if absent.
         on_error: called in the consumer's own thread with a message and what its handler raised; logs it by default.

@@ -23,10 +23,10 @@ from ropewalk.client.aio.transaction_producer import AsyncTransactionProducer, O
 from ropewalk.client.blocking.loop_thread import LoopClient, LoopThread
 from ropewalk.client.core.connection import NotOpen
 from ropewalk.client.core.messages import Message, SendResult
-from ropewalk.client.core.options import make_options
+from ropewalk.client.core.options import check_hook, make_options
 from ropewalk.client.core.produce.bodies import COMPRESS_OVER
 from ropewalk.client.core.produce.sending import ProducerOptions
-from ropewalk.client.core.produce.transacting import Outcome, Transaction
+from ropewalk.client.core.produce.transacting import Outcome, Transaction, require_outcome, set_outcome
 from ropewalk.client.core.routes import Queue
 from ropewalk.format.names import TRACE_TOPIC
 
@@ -132,11 +132,15 @@ class TransactionProducer(LoopClient[AsyncTransactionProducer]):
     ) -> Transaction:
         """Store a message, carry out `local`, and commit, roll back or leave the transaction as that says.
 
-        An exception of `local` rolls back and is raised. Raises as `Producer.send` when the message was not stored:
-        `local` has not been called then.
+        An exception of `local` rolls back and is raised. One that returns no `Outcome` leaves the transaction to
+        `on_check`, and raises `TypeError`. Raises as `Producer.send` when the message was not stored: `local` has not
+        been called then.
         """
+        check_hook("local", local, "a message")
         with self.transaction(topic, message, queue=queue, timeout=timeout) as transaction:
-            transaction.outcome = local(transaction.message)
+            outcome = local(transaction.message)
+            set_outcome(transaction, outcome)
+        require_outcome(outcome)
         return transaction
 
     def send(

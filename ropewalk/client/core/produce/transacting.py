@@ -17,6 +17,7 @@ import msgspec
 
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, received
 from ropewalk.client.core.messages import Message, SendResult, SendStatus, command_of
+from ropewalk.client.core.options import check_kind
 from ropewalk.client.core.produce.sending import ProducerCore
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.core.steps import Oneway, Steps, ask, require_success
@@ -89,6 +90,16 @@ class Check:
     """Where the half was stored, for brokers that do not name themselves."""
 
 
+def set_outcome(transaction: Transaction, outcome: object) -> None:
+    """Set the outcome that a program gave; anything else is UNKNOWN, so that the broker asks."""
+    transaction.outcome = outcome if isinstance(outcome, Outcome) else Outcome.UNKNOWN
+
+
+def require_outcome(outcome: object) -> None:
+    """Raise `TypeError` for a value that is no outcome."""
+    check_kind("the outcome of a transaction", outcome, Outcome, "Outcome.COMMIT, ROLLBACK or UNKNOWN")
+
+
 def half_message(message: Message, group: str) -> Message:
     """Return a message as a half message of this producer group. Raises `LocalProtocolError` for a delayed one."""
     if not message.can_be_batched:
@@ -135,19 +146,28 @@ class TransactionCore:
         return transaction
 
     def end(self, transaction: Transaction) -> Steps[None]:
-        """Tell the broker the outcome. What goes wrong is kept in `problem`: the broker will ask."""
-        half, topic = transaction.half, transaction.topic
+        """Tell the broker the outcome, and again while it is refused for a moment.
+
+        What goes wrong is kept in `problem`: the broker will ask.
+        """
+        half, topic, producer = transaction.half, transaction.topic, self._producer
         store_host = store_host_of(half.offset_message_ids[0])
         self._record_end(topic, transaction.message, transaction.id, store_host, transaction.outcome)
         if transaction.outcome is Outcome.UNKNOWN:
             return
-        try:
+        deadline = producer.now() + producer.options.timeout
+
+        def attempt() -> Steps[None]:
             _host, _port, log_offset = parse_message_id(half.offset_message_ids[0])
             command = self._end_command(
                 topic, half.queue_offset, log_offset, transaction.id, transaction.outcome
             )
-            address = self._producer.directory.master_of(topic, half.queue.broker_name)
-            require_success((yield from ask(address, command, self._producer.options.timeout)))
+            yield from producer.directory.write_route(topic, deadline)
+            address = producer.directory.master_of(topic, half.queue.broker_name)
+            require_success((yield from ask(address, command, max(deadline - producer.now(), 0.001))))
+
+        try:
+            yield from producer.until_deadline(topic, deadline, attempt)
         except RopewalkError as exc:
             transaction.problem = exc
             self._producer.directory.invalidate(topic)
