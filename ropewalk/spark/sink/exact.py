@@ -45,6 +45,8 @@ __all__ = ["Committed", "Run", "SinkDriver", "TaskIdentity", "TaskResult"]
 log = structlog.get_logger("ropewalk.spark")
 
 _RETRY_S = 0.2
+_REGISTRATION_S = 2.0
+"""After so long a topic that was created is known to the name servers."""
 _MOMENTARY = (Unreachable, OutcomeUnknown, TryLater, TryElsewhere)
 _said: set[tuple[str, bool]] = set()
 """Sinks whose way was told by this process."""
@@ -134,9 +136,11 @@ class SinkDriver:
         self,
         options: Options,
         *,
+        is_new: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """`is_new`: no batch was written yet, so a topic without a route does not exist, and is not away."""
         assert options.sink_id is not None
         self._options = options
         self._sink_id = options.sink_id
@@ -144,8 +148,10 @@ class SinkDriver:
         self._timeout_s = options.send_timeout_ms / 1000
         self._links = ConnectionCache(min(3.0, self._timeout_s))
         self._routes = TopicRoutes(options, self._links)
+        self._is_new = is_new
         self._monotonic = monotonic
         self._sleep = sleep
+        self._missing_since: float | None = None
 
     def close(self) -> None:
         self._links.close()
@@ -235,10 +241,16 @@ class SinkDriver:
     def _route(self) -> TopicRoute:
         route = self._routes.existing(self._topic)
         if route is None:  # also while its only broker is away, so that is waited for
-            raise Unreachable(
+            reason = (
                 f"topic {self._topic} does not exist, and delivery=exactly-once creates none: "
                 f"`ropewalk admin topic create {self._topic}` does"
             )
+            if self._is_new and self._routes.has_brokers():
+                now = self._monotonic()
+                self._missing_since = now if self._missing_since is None else self._missing_since
+                if now - self._missing_since >= _REGISTRATION_S:
+                    raise WriteFailed(reason)
+            raise Unreachable(reason)
         if not _writable(route):
             raise Unreachable(f"no broker with queues of topic {self._topic} can be written to")
         return route
@@ -334,9 +346,9 @@ class SinkDriver:
                     raise WriteFailed(
                         f"sink {self._sink_id} could not {what} within {self._options.send_timeout_ms} ms "
                         f"(sendTimeoutMs): {exc}"
-                    ) from exc
+                    ) from None
             except Refused as exc:
-                raise WriteFailed(f"sink {self._sink_id} could not {what}: {exc}") from exc
+                raise WriteFailed(f"sink {self._sink_id} could not {what}: {exc}") from None
             self._sleep(_RETRY_S)
 
 

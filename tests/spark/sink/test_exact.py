@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from ropewalk.spark.sink.routes import WriteFailed
 from ropewalk.spark.sink.row_keys import RowKeys
 from ropewalk.spark.sink.rows import Outgoing, RowRefused
 from ropewalk.spark.sink.send import Target, check_sink_options
-from ropewalk.spark.sink.writer import sender_of
+from ropewalk.spark.sink.writer import _is_new, sender_of
 from ropewalk.testing import RopewalkBroker
 
 SINKS = itertools.count()
@@ -243,6 +244,30 @@ def test_a_sink_waits_for_its_topic_in_words(ropewalk_broker: RopewalkBroker) ->
     ):
         driver.begin()
     driver.close()
+
+
+def test_a_topic_that_was_never_there_is_refused_as_soon_as_it_would_be_known(
+    ropewalk_broker: RopewalkBroker,
+) -> None:
+    slept: list[float] = []
+    for is_new, patience_s in ((True, 2.0), (False, 60.0)):
+        slept.clear()
+        options = options_of(ropewalk_broker, "nowhere", "nowhere-sink", sendTimeoutMs="60s")
+        driver = SinkDriver(options, is_new=is_new, monotonic=lambda: sum(slept), sleep=slept.append)
+        with pytest.raises(WriteFailed, match="topic nowhere does not exist"):
+            driver.begin()
+        driver.close()
+        assert patience_s <= sum(slept) < patience_s + 1
+
+
+def test_a_stream_is_new_until_its_checkpoint_has_a_commit(tmp_path: Path) -> None:
+    assert not _is_new(None)
+    assert not _is_new("hdfs://host/checkpoint")
+    assert _is_new(str(tmp_path / "none"))
+    (tmp_path / "commits").mkdir()
+    assert _is_new(f"file://{tmp_path}")
+    (tmp_path / "commits" / "0").touch()
+    assert not _is_new(str(tmp_path))
 
 
 @pytest.mark.parametrize(
