@@ -36,7 +36,7 @@ QUIET_AFTER_S: Final = 0.0001
 """After the loop has waited for so long since the last append, its producer has not come back at once."""
 CREDIT_MAX_S: Final = 0.001
 """The most of the loop's time that catch-up reads save up: what has arrived waits for this and one read at most."""
-DEBT_MAX_S: Final = 0.002
+DEBT_MAX_S: Final = 0.01
 """The most that is owed for a read that took long."""
 QUIET_TURN_S: Final = 0.00005
 """After so much of reading in a quiet turn it is looked whether something has arrived."""

@@ -417,7 +417,7 @@ class BusyBroker:
         return self.client.ask(RequestCode.PULL_MESSAGE, pull_ext("T", queueOffset=offset, **changes))
 
     def until_answered(self) -> Command:
-        for _ in range(1000):
+        for _ in range(5000):
             self.turn()
             found = self.client.answers()
             if found:
