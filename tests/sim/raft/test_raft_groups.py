@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.raft.planted import SEEDS
 from tests.sim.raft.world import run
 
-SEEDS_LONG = 40_000
+SEEDS, SEEDS_LONG = 600, 40_000
 PARTS = 8
 
 
