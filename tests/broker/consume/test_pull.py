@@ -396,12 +396,16 @@ class BusyBroker:
     def __init__(self, running: InProcess) -> None:
         self.running, self.broker = running, running.broker
         self.now = 1000.0
-        self.broker.reader.limits = replace(self.broker.reader.limits, catch_up_distance=100_000)
+        self.narrow()
         self.client, self.producer = running.connect(), running.connect()
         fill(self.producer, "T", 200, size=830)
         self.turn(later=1.0)
         self.share = self.broker.catch_up_pulls.share
         self.produce()
+
+    def narrow(self) -> None:
+        """Have all but the newest messages count as far behind."""
+        self.broker.reader.limits = replace(self.broker.reader.limits, catch_up_distance=100_000)
 
     def produce(self) -> None:
         """Append a message, and spend all the credit that reads have."""
@@ -467,9 +471,13 @@ def test_a_pull_that_waits_for_its_share_is_refused_by_what_was_forbidden_meanwh
 
 
 def test_with_a_share_of_100_no_pull_waits(busy: BusyBroker) -> None:
-    busy.broker.reconfigure(replace(busy.broker.config, catch_up_read_ratio=100))
-    busy.produce()
     busy.ask(3)
+    assert busy.client.answers() == []
+    busy.broker.reconfigure(replace(busy.broker.config, catch_up_read_ratio=100))
+    busy.narrow()
+    busy.produce()
+    assert busy.client.answers()[0].code == 0, "it waited, and is read"
+    busy.ask(4)
     assert busy.client.answers()[0].code == 0
 
 
