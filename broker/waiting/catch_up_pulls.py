@@ -148,7 +148,7 @@ class CatchUpPulls:
         self.size += 1
 
     def run(self) -> None:
-        """Read for queued pulls as far as the share allows, and send what was found. HOT: once a turn."""
+        """Answer queued pulls, as many as the share allows. HOT: once a turn."""
         reads, share, clock = self._reads, self.share, self._clock
         began = clock()
         while reads and share.may_read:
