@@ -158,7 +158,7 @@ class Reads:
                 heappush(self._known, (index, self._order, token))
 
     def changed(self, leader: MemberId | None, term: int, now: int) -> None:
-        """Ask again what the leader before was asked."""
+        """Ask the next leader for the reads that the one before was asked for."""
         if (leader, term) == (self._leader, self._term):
             return
         self._leader, self._term = leader, term

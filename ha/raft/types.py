@@ -349,7 +349,7 @@ class TransferAsked(Struct, frozen=True):
 
 
 class ReadAsked(Struct, frozen=True):
-    """The broker wants to read what is applied, as the newest there is; `Effects.reads` says when it may."""
+    """The broker wants to read its state as the newest there is; `Effects.reads` says when it may."""
 
     token: int
     now: int
