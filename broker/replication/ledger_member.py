@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import random
 import secrets
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -43,8 +44,9 @@ from ha.dledger.peers import PeerLink
 from ha.dledger.status import LedgerStatus
 from ha.dledger.storage import LogStorage, ReplicaStore
 from ha.raft.node import TRANSFERRING
-from ha.raft.types import MemberId, Role, Settings, Standing, TransferResult
+from ha.raft.types import MemberId, Point, Role, Settings, Standing, TransferResult
 from ropewalk.codes import ResponseCode
+from ropewalk.format.remoting import Command
 from store.io.workers import Worker
 
 __all__ = ["LedgerMember"]
@@ -55,6 +57,7 @@ QUORUM_MS: Final = 2_500
 """How long a producer waits for a quorum; less than the 3 s after which the official clients give up."""
 _HAND_OVER_S: Final = 2.0
 """How long a stop waits for a handover, whose own time is one election timeout."""
+_NO_LEADER: Final = "no leader of the group has answered for two seconds: ask again"
 _LATE: Final = (
     ResponseCode.SYSTEM_ERROR,
     "QUORUM_LATE: most members did not have the message on disk in time; it is unknown whether it will be kept",
@@ -99,6 +102,10 @@ class LedgerMember:
         self._path = config.store_path_root_dir / "ropewalk" / "dledger" / "peers.json"
         self._known: dict[MemberId, bytes] = {}
         self._worker: Worker | None = None
+        self._unlogged: deque[tuple[int, Callable[[str], Command], Command, Callable[[Command], None]]] = (
+            deque()
+        )
+        """Answers that wait until records of offsets are shown: the log offset behind them first."""
         context.acks.late = _LATE
 
     @property
@@ -227,6 +234,9 @@ class LedgerMember:
         )
         self._take_back_deliveries()
         self.state.follow()
+        for _end, refuse, _answer, send in self._unlogged:
+            send(refuse(f"{self.me} does not lead any more; it is unknown whether the offset is kept"))
+        self._unlogged.clear()
         self.on_role()
         self.on_identity()
 
@@ -336,8 +346,57 @@ class LedgerMember:
         self._refused = self._refusal(self.ledger.standing)
         self.ledger.on_standing = self._stand
         self.state.open()
-        self.ledger.on_shown = lambda _point: self.state.catch_up()
+        self.ledger.on_shown = self._shown
+        context.newest = self
         self.on_role()
+
+    # -- reads that see the newest state -------------------------------------------------------------
+
+    @property
+    def takes_offsets(self) -> bool:
+        return self._leads
+
+    def read(
+        self, look: Callable[[], Command], refuse: Callable[[str], Command], send: Callable[[Command], None]
+    ) -> None:
+        """Send what `look` finds when this member's tables are those of the group (`BrokerContext.newest`).
+
+        A leader's tables are ahead of the log: it looks at once, and answers when that is on a quorum and a round of
+        heartbeats has shown that it leads still. A follower looks when it has applied all that was committed.
+        """
+        if self._leads:
+            answer = look()
+            self.ledger.read(lambda ok: self.logged(refuse, answer, send) if ok else send(refuse(_NO_LEADER)))
+            self._log_changes(offsets=True)
+            return
+
+        def done(ok: bool) -> None:
+            if not ok:
+                send(refuse(_NO_LEADER))
+            elif self._leads:
+                self.read(look, refuse, send)
+            else:
+                send(look())
+
+        self.ledger.read(done)
+
+    def logged(
+        self, refuse: Callable[[str], Command], answer: Command, send: Callable[[Command], None]
+    ) -> None:
+        """Send `answer` when all offsets that are committed here are on a quorum."""
+        self._log_changes(offsets=True)
+        if not self._leads or not self.ledger.standing.may_append or not self.state.is_logged:
+            send(refuse(f"{self._place(self.ledger.standing)}; it takes no offsets at the moment"))
+        elif self.ledger.shown.pos >= self.state.logged_end:
+            send(answer)
+        else:
+            self._unlogged.append((self.state.logged_end, refuse, answer, send))
+
+    def _shown(self, point: Point) -> None:
+        self.state.catch_up()
+        while self._unlogged and self._unlogged[0][0] <= point.pos:
+            _end, _refuse, answer, send = self._unlogged.popleft()
+            send(answer)
 
     def _met(self, peer: MemberId, incarnation: bytes) -> None:
         """Note on disk with which incarnation a peer was first heard."""

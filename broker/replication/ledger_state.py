@@ -89,6 +89,8 @@ class LedgerState:
         self._sequence = 0
         """The place in the journal of offsets through which they are logged."""
         self._offsets_at = 0
+        self.logged_end = 0
+        """The log offset behind the last record that this member logged while it led."""
 
     @property
     def _queue(self) -> ConsumeQueue | None:
@@ -211,6 +213,12 @@ class LedgerState:
             if not self._append(tag, body):
                 return  # without room now: the next turn tries again
             del self._waiting[0]
+            self.logged_end = self._context.store.log.end_offset
+
+    @property
+    def is_logged(self) -> bool:
+        """Return whether nothing waits for room in the log."""
+        return not self._waiting
 
     def _collect(self, with_offsets: bool) -> None:
         context = self._context
