@@ -107,7 +107,7 @@ def test_continuous_integration_runs_what_a_person_runs() -> None:
 
 def test_the_check_ends_with_the_tests() -> None:
     assert [step.name for step in plan()] == ["format", "lint", "types", "tests"]
-    assert plan()[-1].arguments == ("-n", "2")
+    assert plan()[-1].arguments == ("-n", "3")
     assert plan(pytest_arguments=["-x"])[-1].arguments == ("-x",), "a plain pytest, fit for a debugger"
     assert not any("--check" in step.arguments for step in plan(fix=True))
 
