@@ -18,11 +18,11 @@ BUGS = {
     "ha-old-master-still-followed": 82,
     "ha-old-tail-wins": 207,
     "ha-promise-not-saved": 78,
-    "ha-promoted-by-too-few": 0,
+    "ha-promoted-by-too-few": 6,
     "ha-report-before-flush": 160,
     "ha-shortest-log-wins": 0,
-    "ha-switch-without-catching-up": 35,
-    "ha-timeout-counts-as-confirmed": 0,
-    "ha-waits-for-nobody": 0,
+    "ha-switch-without-catching-up": 44,
+    "ha-timeout-counts-as-confirmed": 7,
+    "ha-waits-for-nobody": 5,
 }
 """Each with the first seed that finds it; the long run searches from 0."""
