@@ -33,9 +33,7 @@ ALONE = "alone"
 
 ALONE_PREFIXES: tuple[str, ...] = (
     "tests/bench/",
-    "tests/broker/test_process.py::test_a_second_signal_ends_it_at_once",
     "tests/crash/test_flush_before_reply.py",
-    "tests/store/read/test_reader.py::test_a_disk_that_takes_200_ms_for_a_read_does_not_hold_up_the_loop",
     "tests/tools/test_bench.py",
 )
 """Tests that measure time more finely than a busy machine lets them, or use something that a machine has once."""
