@@ -354,6 +354,7 @@ class Broker:
                 self.group.role,
                 self.group.ledger_status() if isinstance(self.group, LedgerMember) else None,
                 self.transactions,
+                self.timers,
                 self.sinks,
                 self.admin.waiting,
                 self.metrics.loop_delays,

@@ -500,6 +500,7 @@ class BrokerProcess:
                     self._saved[path] = version
 
     async def _stop(self) -> None:
+        await self.broker.group.hand_over()
         self.broker.group.leave()  # first: the producers of another member wait for this one
         self.shell.flush()
         await self._registrar.unregister()

@@ -112,7 +112,7 @@ dLegerPeers Every member of the group, this one too: `n0-HOST:PORT;n1-HOST:PORT;
     its own. Members have one `brokerName`.
 dLegerSelfId The member that this broker is, a letter and a number: `n0`. A follower is registered under that number
     + 1.
-preferredLeaderId Members that campaign before the others, separated by `;`.
+preferredLeaderId Members that campaign before the others, and that the lead is handed to, separated by `;`.
 storePathDLedgerCommitLog The folder of the log's files. Default: `dledger-<dLegerSelfId>/data` in the store's folder.
 raftHeartbeatMs Milliseconds between two heartbeats of a leader. Ropewalk's own.
 raftElectionMs The shortest and the longest election timeout in milliseconds; each is drawn between them. Ropewalk's
