@@ -81,7 +81,7 @@ def test_a_returning_master_keeps_aside_what_only_it_had(tmp_path: Path) -> None
         group.kill("b")
         done = subprocess.run(
             [*checkout_command(), "produce", "demo", "only here", "nobody else", "-n", group.namesrv],
-            cwd=tmp_path, env=checkout_environment(), capture_output=True, text=True, timeout=60, check=False,
+            cwd=tmp_path, env=checkout_environment(), capture_output=True, text=True, timeout=180, check=False,
         )  # fmt: skip
         assert "SEND_OK" not in done.stdout, "no slave had it"
         group.kill("a")
@@ -97,7 +97,7 @@ def test_a_returning_master_keeps_aside_what_only_it_had(tmp_path: Path) -> None
         assert {*load.acknowledged, *more.acknowledged} <= set(found) and b"only here" not in found
         listed = subprocess.run(
             [*checkout_command(), "store", "diverged", str(group.replicas["a"].root), "-m", "all"],
-            cwd=tmp_path, env=checkout_environment(), capture_output=True, text=True, timeout=60, check=True,
+            cwd=tmp_path, env=checkout_environment(), capture_output=True, text=True, timeout=180, check=True,
         )  # fmt: skip
         bodies = [json.loads(line)["body"] for line in listed.stdout.splitlines()]
         assert bodies == ["only here", "nobody else"]

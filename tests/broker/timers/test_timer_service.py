@@ -588,7 +588,7 @@ def test_a_kill_in_the_middle_of_a_slot_repeats_what_no_page_knew_and_loses_noth
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """Wait for a helper thread, without a turn of the loop."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.001)

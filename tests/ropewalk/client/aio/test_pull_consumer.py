@@ -20,7 +20,7 @@ from ropewalk.testing import RopewalkBroker
 from tests.support.long_run import ROOM_S
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def fill(broker: RopewalkBroker, topic: str, count: int) -> set[bytes]:
