@@ -1,6 +1,7 @@
-"""Copy the leader's tables to a follower of a DLedger group: topics, groups, offsets of consumers, delay progress.
+"""Copy the leader's tables to a follower of a DLedger group: topics, groups, offsets, progress of delays and timers.
 
-Once a second, over the remoting port, with the requests that RocketMQ's slaves send to their master (21, 201, 43, 45).
+Once a second, over the remoting port, with the requests that RocketMQ's slaves send to their master (21, 201, 43, 45,
+61). How far timers are delivered stands in the leader's status (30040), with the end of the log that has the copies.
 Name servers tell where the leader is; it counts only if it says that it leads in the very term in which this member
 follows. So a follower that becomes the leader goes on where consumers were a second ago, and delivers no delayed
 message again that was delivered before that. What is not copied yet when a leader dies is consumed or delivered twice.
@@ -25,6 +26,7 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RemoteProtocolError, RopewalkError
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
+from store.timer.progress import Progress
 
 __all__ = ["LedgerSync"]
 
@@ -73,8 +75,8 @@ class LedgerSync:
         return standing.role is Role.FOLLOWER and standing.leader is not None
 
     async def _copy(self) -> None:
-        address = await self._leader_address()
-        if not address or address == ":".join(map(str, self._context.address)):
+        context, address = self._context, await self._leader_address()
+        if not address or address == ":".join(map(str, context.address)):
             return
         async with open_connection(address, timeout=CALL_S) as link:
             term = self._ledger.standing.term
@@ -82,12 +84,13 @@ class LedgerSync:
             said = status[0].get("standing")
             if not status[0].get("leads") or not isinstance(said, dict) or said.get("term") != term:
                 return  # a leader that was, or one that this member has not heard of
-            tables = {}
+            tables = {RequestCode.ROPEWALK_LEDGER_STATUS: status} if status[0].get("timers") else {}
             for code in (
                 RequestCode.GET_ALL_TOPIC_CONFIG,
                 RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
                 RequestCode.GET_ALL_CONSUMER_OFFSET,
                 RequestCode.GET_ALL_DELAY_OFFSET,
+                *((RequestCode.GET_TIMER_METRICS,) if tables and context.timers.enabled else ()),
             ):
                 table, data = await _ask(link, code)
                 if self._seen.get(code) != data:
@@ -126,6 +129,10 @@ class LedgerSync:
                         context.groups.adopt(table)
                     case RequestCode.GET_ALL_CONSUMER_OFFSET:
                         self._adopt_offsets(table)
+                    case RequestCode.ROPEWALK_LEDGER_STATUS:
+                        self._hear_timers(table.get("timers"))
+                    case RequestCode.GET_TIMER_METRICS:
+                        context.timers.metrics.adopt(table)
                     case _:
                         self._adopt_delays(table)
                 self._seen[code] = data
@@ -133,6 +140,12 @@ class LedgerSync:
             self._turns.end_turn()
             self._shell.flush()
             self._busy_s = 2 * (time.perf_counter() - began)  # to read it took about as long
+
+    def _hear_timers(self, found: object) -> None:
+        """Hear how far the leader has delivered timers for good; an older leader does not tell."""
+        if isinstance(found, list) and len(found) == 4 and all(isinstance(number, int) for number in found):
+            end, *progress = found
+            self._context.timers.hear(end, Progress(*progress))
 
     def _adopt_offsets(self, table: dict[str, Any]) -> None:
         offsets = self._context.offsets
