@@ -4,6 +4,8 @@
     calm     all is healed and started: within 10 s there is one leader, and all logs are equal and committed
     quiet    one follower after the other stalls or is cut off, and comes back: nobody loses the lead over it
 
+In every fourth life the lead is handed over, too, and in half of these one member is preferred.
+
 Which faults a life has is drawn for each seed. The shell here is the smallest that keeps the contract of `Effects`;
 it decides nothing about terms or roles.
 """
@@ -15,7 +17,9 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from ha.raft.node import RaftNode
+from msgspec import structs
+
+from ha.raft.node import TRANSFERRING, RaftNode
 from ha.raft.types import (
     Append,
     AppendAnswer,
@@ -35,6 +39,8 @@ from ha.raft.types import (
     Standing,
     Stuck,
     Tick,
+    TransferAsked,
+    TransferResult,
 )
 from ropewalk.errors import RemoteProtocolError
 from tests.sim.raft.checks import Broken, Checks
@@ -44,6 +50,7 @@ SETTINGS = Settings(pending_bytes_max=64 << 10, window_frames=8, frame_bytes_max
 TICK_MS = 50
 CALM_MS = 10_000
 DELAY_MS = 1500
+FENCED_MS = SETTINGS.election_max_ms + 3 * TICK_MS
 FAULTS = (
     "kill", "power", "stall", "cut off", "one way", "reset", "lose", "repeat", "reorder", "delay", "slow disk", "full",
     "clock", "damage", "all power", "leaders die", "leaders cut off",
@@ -69,6 +76,8 @@ class Member:
         self.rate = 1.0
         self.offset = 0
         self.events = 0
+        self.fenced_at: int | None = None
+        """Since when it takes no messages because it hands over."""
 
     def now(self) -> int:
         """This machine's own monotonic clock."""
@@ -94,6 +103,7 @@ class Member:
         self.committed = found.commit.index
         self.waiting = set()
         self.standing = None
+        self.fenced_at = None
         config = Config(self.world.ids)
         self.core = RaftNode(
             self.id,
@@ -161,6 +171,8 @@ class Member:
         world = self.world
         world.at(world.time + TICK_MS, self.tick, life, world.time + TICK_MS)
         self.step(Tick(self.now(), int((world.time - due) * self.rate), world.chance.random()))
+        if self.fenced_at is not None and self.now() - self.fenced_at > FENCED_MS:
+            raise Broken(f"I18: {self.id} takes no messages for the sake of a transfer, beyond its time")
         core = self.core
         if core is not None and core.log.commit.index > core.applied.index:
             self.step(Applied(core.log.commit))
@@ -214,6 +226,8 @@ class Member:
             self.standing = effects.role
             if effects.role.role is not Role.LEADER:
                 self.waiting = set()
+            is_fenced = effects.role.role is Role.LEADER and effects.role.why == TRANSFERRING
+            self.fenced_at = self.now() if is_fenced else None
         for peer, message in effects.send:
             world.send(self, peer, message)
         for peer, index, size in effects.fetch:
@@ -221,6 +235,7 @@ class Member:
         if effects.doubt_over:
             log.doubt = None
         world.checks.after(self, effects, world.members)
+        world.outcomes.update(effects.done)
         if effects.open_term is not None:
             self.append([world.payload_number()])
         elif effects.commit is not None and core.term_first > core.applied.index:
@@ -254,9 +269,15 @@ class World:
         self.time = 0.0
         self.events = 0
         self.cuts = 0
+        self.hands_over = seed % 4 == 3
+        """Whether leaders are told to hand over. The other lives are what they were before there were transfers."""
         self.settings = SETTINGS
+        self.outcomes: dict[int, TransferResult] = {}
+        self._transfers = 0
         size = self.chance.choices((3, 5, 7, 1), (70, 22, 5, 3))[0]
         self.ids = tuple(f"n{number}" for number in range(size))
+        if seed % 8 == 7:
+            self.settings = structs.replace(SETTINGS, preferred=(self.ids[0],))
         self.checks = Checks(size)
         self.told: deque[tuple[float, MemberId, Event, Effects]] | None = deque(
             maxlen=None if verbose else 200
@@ -266,6 +287,8 @@ class World:
         self.prev_term = -1
         share = self.chance.choice((0.15, 0.3, 0.6))
         self.kinds = [kind for kind in FAULTS if self.chance.random() < share]
+        if self.hands_over:
+            self.kinds.append("transfer")
         self.is_storm = True
         self.blocked: set[tuple[MemberId, MemberId]] = set()
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
@@ -432,12 +455,22 @@ class World:
                     if each.is_leader:
                         each.log.flush_ms = chance.choice((2.0, 20.0, 200.0))
                         self._block(self._pairs(each), chance.uniform(500, 1300))
+            case "transfer":
+                for each in self.members.values():
+                    if each.is_leader or chance.random() < 0.1:
+                        self.transfer(each, chance.choice(("", other.id)))
             case "reset" if is_up and member is not other and other.core is not None:
                 self.reset(member, other, chance.choice(list(Link)))
             case "slow disk":
                 member.log.flush_ms = chance.choice((2.0, 2.0, 30.0, 200.0))
             case "full" if is_up:
                 self._fill(member, not member.log.full)
+
+    def transfer(self, member: Member, target: MemberId) -> int:
+        """Tell a member to hand the lead over. Return the token under which it says what became of it."""
+        self._transfers += 1
+        member.deliver(member.life, TransferAsked(self._transfers, target, member.now()))
+        return self._transfers
 
     def leads(self, member: Member) -> None:
         """A member began to lead: the moment at which its death is most interesting."""
@@ -555,6 +588,43 @@ class World:
                 raise Broken(f"I18: {member.id} was cut off, and {other.id} went to {other.standing}")
         self.calm()
 
+    def hand_over(self) -> None:
+        """Hand the lead to every follower in turn: each takes over at once, and no client is left without an answer."""
+        for target in self.ids:
+            leader = self.leader()
+            assert leader is not None and leader.core is not None
+            term = leader.core.term
+            leader.append([self.payload_number() for _ in range(3)])
+            payloads = set(leader.waiting)
+            token = self.transfer(leader, target)
+            end = self.time + 1500
+            while self.time < end - 300:  # clients go on sending to whoever takes messages
+                self.run_until(self.time + 5)
+                now = self.leader()
+                if now is not None and now.log.accepts:
+                    now.append([self.payload_number()])
+                    payloads |= now.waiting
+            self.run_until(end)
+            now = self.leader()
+            if now is None or now.id != target or self.outcomes.get(token) is not TransferResult.SUCCESS:
+                raise Broken(
+                    f"I18: {leader.id} handed over to {target}: {self.outcomes.get(token)}, {self.describe()}"
+                )
+            assert now.core is not None
+            if now.core.term != term + (target != leader.id):
+                raise Broken(f"I18: the lead went from term {term} to {now.core.term} for one transfer")
+            if any(payload not in self.checks.acknowledged for payload in payloads):
+                raise Broken(f"I18: {leader.id} handed over, and left a client without an answer")
+        self.calm()
+
+    def until_preferred_leads(self) -> None:
+        """Wait until the preferred leader has the lead, and keeps it."""
+        self.run_until(self.time + 20_000)
+        leader = self.leader()
+        if leader is None or leader.id not in self.settings.preferred:
+            raise Broken(f"I18: {self.settings.preferred} is preferred: {self.describe()}")
+        self.calm()
+
     def describe(self) -> str:
         """Where every member is."""
         return "; ".join(
@@ -578,6 +648,11 @@ def run(seed: int, verbose: bool = False) -> World:
         world._heap = [each for each in world._heap if each[2] != world.produce]
         heapq.heapify(world._heap)
         world.calm()
+        if world.settings.preferred:
+            world.until_preferred_leads()
+        elif world.hands_over:
+            world.run_until(world.time + DELAY_MS)
+            world.hand_over()
         if world.chance.random() < 0.25:
             world.quiet()
     except AssertionError as failure:
