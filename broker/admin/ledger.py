@@ -87,5 +87,4 @@ class AdminLedger:
             "leads": member.is_leader,
             "members": sorted(member.addresses),
             "waiting": len(broker.acks),
-            "timers": broker.timers.committed_progress() if broker.timers.enabled else None,
         }

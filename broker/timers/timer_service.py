@@ -17,7 +17,6 @@ A slave enqueues what its master has enqueued, delivers nothing, and takes the m
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -55,8 +54,6 @@ _SCAN_MAX = 4_000
 _RETRY_MS = 500
 _BYTES_MAX = 4 << 20
 """Bytes of records of one turn, beyond the first."""
-_HEARD_MAX = 64
-"""Reports of a leader that wait for the log to come; with one a second, a follower that is further behind asks on."""
 _FLUSH_MS = 1_000
 _EXPIRE_MS = 30_000
 
@@ -120,8 +117,8 @@ class TimerService:
         self._catch_up_to = 0
         """Nothing is delivered before the timer topic is enqueued up to here: a marker may stand there."""
         self._master_offset = 0
-        self._heard: deque[tuple[int, Progress]] = deque(maxlen=_HEARD_MAX)
-        """Progress of a leader, each with the end of the log in which its copies lie."""
+        self._heard: Progress | None = None
+        """Progress of a leader that is still to be taken over."""
         self._known: tuple[int, Progress] = (0, Progress(0, 0))
         self._durable = Progress(0, 0)
         self._durable_end = 0
@@ -191,44 +188,36 @@ class TimerService:
 
     def lead(self) -> None:
         """Go on where the master was: enqueue the rest of the timer topic, then deliver."""
-        self._follow_heard()
-        self._heard.clear()
+        self._heard = None
         self._abandon_walk()
         queue = self._find_queue()
         self._catch_up_to = queue.next_offset if queue is not None else 0
         self.timers.queue_offset = min(self.timers.queue_offset, self._catch_up_to)
 
-    def follow(self, progress: Progress) -> None:
-        """Take over the master's progress, whose copies are in the own log.
+    def follow(self, progress: Progress) -> bool:
+        """Take over the master's progress, whose copies are in the own log; whether so.
 
         One whose time went back is left out until a flush allows it: the master reports again.
         """
         self._abandon_walk()
         goes_back = progress.read_ms < self.timers.read_ms
         if not self.timers.follow(progress.read_ms):
-            return
+            return False
         self._master_offset = progress.queue_offset
         self._skip, self._skip_ms, self._earlier = progress.done, progress.read_ms, 0
         self._begun.clear()
         if goes_back:
             self._went_back()
+        return True
 
-    def committed_progress(self) -> tuple[int, int, int, int]:
-        """Return an end of the log, and how far timers are delivered and enqueued by what lies before it for good."""
-        durable = self._durable
-        return self._durable_end, durable.read_ms, durable.queue_offset, durable.done
-
-    def hear(self, end: int, progress: Progress) -> None:
-        """Take a leader's committed progress over, as soon as the own log shows its copies."""
-        self._heard.append((end, progress))
+    def hear(self, progress: Progress) -> None:
+        """Take a leader's progress over that the own log shows with all its copies, as soon as the files allow it."""
+        self._heard = progress
         self._follow_heard()
 
     def _follow_heard(self) -> None:
-        heard: Progress | None = None
-        while self._heard and self._heard[0][0] <= self._store.readable_offset:
-            heard = self._heard.popleft()[1]
-        if heard is not None:
-            self.follow(heard)
+        if self._heard is not None and self.follow(self._heard):
+            self._heard = None
 
     def take_back(self) -> None:
         """Go back to the durable progress: copies behind it may be cut."""
