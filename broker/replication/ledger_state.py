@@ -1,4 +1,4 @@
-"""`LedgerState`: topics, groups, offsets of consumers and delay progress as entries of a DLedger group's log.
+"""`LedgerState`: topics, groups, offsets of consumers and progress of deliveries as entries of a DLedger group's log.
 
 The leader logs what has changed, in records of a hidden topic; every member applies them in the order of the log once
 they are committed. So a new leader has every change that anybody was told of, and has it at once.
@@ -7,11 +7,12 @@ they are committed. So a new leader has every change that anybody was told of, a
 
     {"topics": {name: config}, "goneTopics": [name],          {"delays": {level: offset},
      "groups": {name: config}, "goneGroups": [name],           "offsets": {"topic@group": {queue id: offset}},
-     "forbidden": {group: {topic: bits}},                      "gonePairs": ["topic@group"]}
+     "forbidden": {group: {topic: bits}},                      "gonePairs": ["topic@group"],
+     "timing": pending timers by topic, as in code 61,         "timers": [read time, queue offset, done]}
 
-Values are whole and never differences, so a record that is applied twice changes nothing. Topics, groups and delay
-progress are logged at the end of the turn in which they changed, behind the copies of delayed messages of that turn;
-offsets together, ten times a second.
+Values are whole and never differences, so a record that is applied twice changes nothing. Topics, groups and progress
+of delays and timers are logged at the end of the turn in which they changed, behind the copies that were delivered in
+that turn; offsets together, ten times a second; timers that have only come, and their counts, once a second.
 
 Each leader begins with all of its tables: the last of these records has the tag FULL, and `part` of `parts` in each.
 Members replace their tables by them. That is what undoes the changes of a leader that was deposed before they were
@@ -34,6 +35,7 @@ from broker.state.data_version import int_of
 from broker.state.groups import SubscriptionGroupConfig
 from broker.state.offsets import SEPARATOR
 from broker.state.topics import TopicConfig
+from broker.timers.timer_service import TimerService
 from ropewalk.format import names
 from ropewalk.format.properties import P, encode_properties, tags_code
 from ropewalk.format.record import decode_record
@@ -41,6 +43,7 @@ from store.append import Message
 from store.index.search import read_record
 from store.log.commitlog import StoreDamaged
 from store.queues.consume_queue import ConsumeQueue
+from store.timer.progress import Progress
 
 __all__ = ["LedgerState"]
 
@@ -51,6 +54,8 @@ _Config = TypeVar("_Config", TopicConfig, SubscriptionGroupConfig)
 
 OFFSETS_MS: Final = 100
 """How long a commit of a consumer waits for others to be logged with it."""
+TIMERS_MS: Final = 1_000
+"""How long timers that have come wait to be logged."""
 PART_NUMBERS: Final = 20_000
 """How many values a record of a full copy has at most."""
 BODY_BYTES_MAX: Final = 1 << 20
@@ -86,6 +91,8 @@ class LedgerState:
         """The tables as they were logged last."""
         self._noted: tuple[int, int, int] = (-1, -1, -1)
         """Generations of topics, groups and delays at that time."""
+        self._delivered = self._enqueued = self._timing = self._timers_at = 0
+        """Counts of timers that were delivered and enqueued when these were logged last, and when their counts were."""
         self._sequence = 0
         """The place in the journal of offsets through which they are logged."""
         self._offsets_at = 0
@@ -159,7 +166,7 @@ class LedgerState:
         if topics or change.get("goneTopics"):
             context.topics_changed()
         context.offsets.replace(_pairs(change.get("gonePairs", ())), _offsets(change.get("offsets", {})))
-        self._keep_delays(change)
+        self._keep_deliveries(change)
         context.offsets.removed = []
 
     def _replace(self, full: Document) -> None:
@@ -178,10 +185,15 @@ class LedgerState:
         offsets, found = context.offsets, dict(_offsets(full.get("offsets", {})))
         here = [(topic, group) for topic, group, _queues in offsets.pairs(len(offsets))]
         offsets.replace([pair for pair in here if pair not in found], found.items())
-        self._keep_delays(full)
+        self._keep_deliveries(full)
         offsets.removed = []
 
-    def _keep_delays(self, change: Document) -> None:
+    def _keep_deliveries(self, change: Document) -> None:
+        timers = self._context.timers
+        if (progress := change.get("timers")) and timers.enabled:
+            timers.hear(Progress(*progress))
+        if (timing := change.get("timing")) and timers.enabled:
+            timers.metrics.adopt(timing)
         if delays := change.get("delays"):
             levels = {int_of(level, 0): int_of(offset, -1) for level, offset in delays.items()}
             self._follow_delays({level: offset for level, offset in levels.items() if level > 0 <= offset})
@@ -229,6 +241,7 @@ class LedgerState:
             if with_offsets or now - self._offsets_at >= OFFSETS_MS:
                 self._offsets_at = now
                 self._collect_offsets(change)
+        self._collect_timers(change, now)
         if change:
             for body in _bodies(change):
                 self._records += 1
@@ -245,6 +258,17 @@ class LedgerState:
         if forbidden != self._forbidden:
             change["forbidden"] = forbidden
         self._topics, self._groups, self._forbidden = topics, groups, forbidden
+
+    def _collect_timers(self, change: Document, now: int) -> None:
+        timers = self._context.timers
+        delivered = timers.delivered + timers.cancelled
+        is_time = now - self._timers_at >= TIMERS_MS
+        if delivered != self._delivered or (is_time and timers.enqueued != self._enqueued):
+            self._delivered, self._enqueued = delivered, timers.enqueued
+            change["timers"] = _progress_of(timers)
+        if is_time and timers.metrics.generation != self._timing:
+            self._timers_at, self._timing = now, timers.metrics.generation
+            change["timing"] = timers.metrics.to_json(self._context.now_ms())
 
     def _collect_offsets(self, change: Document) -> None:
         offsets = self._context.offsets
@@ -277,6 +301,8 @@ class LedgerState:
             "topicsVersion": context.topics.data_version.to_json(),
             "groupsVersion": context.groups.data_version.to_json(),
             "delays": context.delays.offsets(),
+            "timers": _progress_of(context.timers),
+            "timing": context.timers.metrics.to_json(context.now_ms()),
         }
         parts = [first, *_cut("topics", tables.get("topics", {})), *_cut("groups", tables.get("groups", {}))]
         pairs = {
@@ -297,6 +323,11 @@ class LedgerState:
             self._context.now_ms(), 0, 0, tags_code(tag),
         )  # fmt: skip
         return bool(store.put([message], store.config.store_host))
+
+
+def _progress_of(timers: TimerService) -> list[int]:
+    progress = timers.progress()
+    return [progress.read_ms, progress.queue_offset, progress.done]
 
 
 def _note_difference(

@@ -33,6 +33,7 @@ from ha.raft.types import (
     Linked,
     MemberId,
     Message,
+    ReadAsked,
     Received,
     Role,
     Settings,
@@ -236,6 +237,8 @@ class Member:
             log.doubt = None
         world.checks.after(self, effects, world.members)
         world.outcomes.update(effects.done)
+        for token, ok in effects.reads:
+            world.read(self, token, ok)
         if effects.open_term is not None:
             self.append([world.payload_number()])
         elif effects.commit is not None and core.term_first > core.applied.index:
@@ -273,6 +276,10 @@ class World:
         """Whether leaders are told to hand over. The other lives are what they were before there were transfers."""
         self.settings = SETTINGS
         self.outcomes: dict[int, TransferResult] = {}
+        self.reads_served: set[int] = set()
+        self._reads = 0
+        self._floors: dict[int, int] = {}
+        """By the token of a read: what was committed when it was asked."""
         self._transfers = 0
         size = self.chance.choices((3, 5, 7, 1), (70, 22, 5, 3))[0]
         self.ids = tuple(f"n{number}" for number in range(size))
@@ -390,6 +397,42 @@ class World:
         member.step(Received(peer, number, message, member.now()))
 
     # -- clients -----------------------------------------------------------------------------------------
+
+    def ask_reads(self) -> None:
+        """Read at a member, whichever it is; a moment later again."""
+        chance = self.chance
+        self.at(self.time + chance.random() * 60, self.ask_reads)
+        member = self.members[chance.choice(self.ids)]
+        if member.core is not None and self.time >= member.asleep_until:
+            for _ in range(chance.choice((1, 1, 3))):
+                self.ask_read(member)
+
+    def ask_read(self, member: Member) -> int:
+        """Read at a member that is awake. Return the token, with which `reads_served` will tell of it."""
+        self._reads += 1
+        self._floors[self._reads] = len(self.checks.truth) - 1
+        member.step(ReadAsked(self._reads, member.now()))
+        return self._reads
+
+    def read(self, member: Member, token: int, ok: bool) -> None:
+        """Judge a read: it sees all that any leader had committed when it was asked."""
+        floor = self._floors.pop(token)
+        assert member.core is not None
+        if ok and member.core.applied.index < floor:
+            raise Broken(
+                f"I10: {member.id} serves read {token} at {member.core.applied.index}, which was asked when {floor} "
+                "was committed"
+            )
+        if ok:
+            self.reads_served.add(token)
+
+    def read_everywhere(self) -> None:
+        """Read at every member, in peace: each is served."""
+        tokens = [self.ask_read(member) for member in self.members.values() for _ in range(3)]
+        self.run_until(self.time + 1500)
+        lost = [token for token in tokens if token not in self.reads_served]
+        if lost:
+            raise Broken(f"I18: reads {lost} of {tokens} were not served in peace: {self.describe()}")
 
     def produce(self) -> None:
         """Send messages to a member that says it leads, if there is one."""
@@ -643,6 +686,8 @@ def run(seed: int, verbose: bool = False) -> World:
         for member in world.members.values():
             member.start()
         world.at(0, world.produce)
+        if world.hands_over:
+            world.at(0, world.ask_reads)
         world.storm(world.chance.choice((1500, 2500, 5000)))
         world.heal()
         world._heap = [each for each in world._heap if each[2] != world.produce]
@@ -653,6 +698,7 @@ def run(seed: int, verbose: bool = False) -> World:
         elif world.hands_over:
             world.run_until(world.time + DELAY_MS)
             world.hand_over()
+            world.read_everywhere()
         if world.chance.random() < 0.25:
             world.quiet()
     except AssertionError as failure:
