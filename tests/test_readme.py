@@ -75,8 +75,8 @@ def test_the_programs_of_the_tour_of_python_run_one_after_the_other(tmp_path: Pa
     assert outputs[2] == "orders order-7 b'2 chairs'\n", "only that message has the tag"
     assert "messages, the first of them" in outputs[3]
     assert outputs[6] == "COMMIT True\n"
-    assert re.search(r"^10[34] messages in orders$", outputs[7], re.MULTILINE), "one of them is delayed"
-    assert re.search(r"^billing is \d+ messages behind$", outputs[7], re.MULTILINE)
+    assert re.search(r"^10[34] messages in orders$", outputs[8], re.MULTILINE), "one of them is delayed"
+    assert re.search(r"^billing is \d+ messages behind$", outputs[8], re.MULTILINE)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 
 import ropewalk
 from ropewalk.__main__ import refusal, rooms_folder
-from tools.check import Step, plan, run
+from tools.check import Step, environment_of_steps, plan, run
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("ropewalk", "store", "ha", "broker", "tools")
@@ -127,6 +127,13 @@ def test_the_check_says_nothing_after_the_last_step_and_passes_its_status_on(
     assert capfd.readouterr().out.rstrip().endswith("ok")
     assert run((Step("tests", "this"),), os.environ) == 0
     assert capfd.readouterr().out.endswith("let's do more of those!\n")
+
+
+def test_the_check_keeps_bytecode_whatever_the_caller_wants(tmp_path: Path) -> None:
+    caller = {"PYTHONDONTWRITEBYTECODE": "1", "XDG_CACHE_HOME": "/cache", "LANG": "C"}
+    assert environment_of_steps(caller, root=tmp_path) == {"XDG_CACHE_HOME": "/cache", "LANG": "C"}
+    kept = environment_of_steps(caller, root=tmp_path / "nowhere to write", long=True)
+    assert kept["PYTHONPYCACHEPREFIX"] == "/cache/ropewalk/bytecode" and kept["ROPEWALK_LONG"] == "1"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,9 @@ ask for some of them or for a debugger, there is one process as in a plain `pyte
 `--long` runs the same suites at the counts that an issue asks to see proven. It is carried to the
 tests by the environment variable `ROPEWALK_LONG=1`. Under `CI=true` the tests of `tests/compat` fail,
 rather than skip, when java or mvn is missing; they read that variable themselves.
+
+The steps keep the bytecode that they compile, whatever the caller's environment says: hundreds of tests start a
+process of this checkout, and one that has to compile it first takes three times the processor's time.
 """
 
 import os
@@ -75,6 +78,20 @@ def run(steps: Sequence[Step], environment: Mapping[str, str]) -> int:
     return 0
 
 
+def environment_of_steps(
+    environment: Mapping[str, str], *, long: bool = False, root: Path = ROOT
+) -> dict[str, str]:
+    """Return the caller's environment with bytecode kept, in a cache folder if the checkout is read-only."""
+    of_steps = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    if not os.access(root, os.W_OK):
+        base = environment.get("XDG_CACHE_HOME")
+        cache = (Path(base) if base else Path.home() / ".cache") / "ropewalk" / "bytecode"
+        of_steps.setdefault("PYTHONPYCACHEPREFIX", str(cache))
+    if long:
+        of_steps["ROPEWALK_LONG"] = "1"
+    return of_steps
+
+
 def check(
     pytest_arguments: Annotated[
         list[str] | None, typer.Argument(help="Passed on to pytest, after a `--`: paths, -k, -x ...")
@@ -87,9 +104,7 @@ def check(
     ] = False,
 ) -> None:
     """Check format, lint and types, then run the tests; stop at the first step that fails."""
-    environment = dict(os.environ)
-    if long:
-        environment["ROPEWALK_LONG"] = "1"
+    environment = environment_of_steps(os.environ, long=long)
     try:
         status = run(plan(fix=fix, pytest_arguments=pytest_arguments or ()), environment)
     except KeyboardInterrupt:

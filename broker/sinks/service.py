@@ -231,7 +231,7 @@ class SinkService:
         self, session: Session, body: bytes, header: SinkAppendHeader, task: Task
     ) -> SinkAppendedHeader:
         self._check(header.sink_id)
-        rows = self._sends.admit_rows(header, body)
+        rows = self._sends.batches.admit_rows(header, body)
         prefix = row_prefix(task.sink_id, task.query, task.batch, task.partition)
         keys: list[bytes] = []
         for properties in rows.properties:
@@ -251,7 +251,7 @@ class SinkService:
         new = keys if missing is None else [keys[index] for index in missing]
         queue_offset = -1
         if new:
-            queue_offset = self._sends.put_rows(session, rows, missing)
+            queue_offset = self._sends.batches.put_rows(session, rows, missing)
             self.table.stored(task, new)
         self.appended += len(new)
         self.known += len(keys) - len(new)

@@ -27,6 +27,7 @@ import structlog
 from broker.state.statistics import Statistics
 from broker.timers.record_reads import Place, Records, read_records
 from broker.timers.timer_copies import Copy, copy_of, decode_timer, delete_key, is_cancelled
+from broker.timers.timer_counts import TimerCounts
 from broker.timers.timer_metrics import TimerMetrics
 from ropewalk.format import names
 from ropewalk.format.properties import P, java_hash
@@ -69,10 +70,16 @@ class TimerService:
         make_worker: Callable[[str], Worker],
         *,
         enabled: bool = True,
+        serves: Callable[[str], bool] = lambda _topic: True,
     ) -> None:
+        """`serves` tells whether this broker has a topic."""
         self.timers = timers
+        self.orphans: dict[str, int] = {}
+        """Topics of new timers that are not among those served, and the number of their queues, as far as known."""
+        self._serves = serves
         self.enabled = enabled
         self.metrics = TimerMetrics()
+        self.counts = TimerCounts()
         self.enqueued = self.delivered = self.cancelled = 0
         """Counts since the start."""
         self._page = page
@@ -101,6 +108,8 @@ class TimerService:
         self._skip = 0
         """Messages of the slot at `_skip_ms` that an earlier process or master delivered."""
         self._skip_ms = 0
+        self._begun: dict[int, int] = {}
+        """Messages that are delivered of slots ahead, by slot time: the clock was set back meanwhile."""
         self._catch_up_to = 0
         """Nothing is delivered before the timer topic is enqueued up to here: a marker may stand there."""
         self._master_offset = 0
@@ -109,6 +118,8 @@ class TimerService:
         self._durable_end = 0
         """The end of the log in which the copies lie that `_durable` counts."""
         self._written: Progress | None = None
+        self._backs = self._page_backs = 0
+        """How often the read time went back, and as of which of these times the page in its file is."""
         self._flush_ms = self._expire_ms = 0
 
     # -- life ----------------------------------------------------------------------------------------
@@ -177,28 +188,35 @@ class TimerService:
         self.timers.queue_offset = min(self.timers.queue_offset, self._catch_up_to)
 
     def follow(self, progress: Progress) -> None:
-        """Take over the master's progress, whose copies are in the own log."""
+        """Take over the master's progress, whose copies are in the own log.
+
+        One whose time went back is left out until a flush allows it: the master reports again.
+        """
         self._abandon_walk()
+        goes_back = progress.read_ms < self.timers.read_ms
+        if not self.timers.follow(progress.read_ms):
+            return
         self._master_offset = progress.queue_offset
-        self._skip, self._skip_ms = progress.done, progress.read_ms
-        self.timers.follow(progress.read_ms)
+        self._skip, self._skip_ms, self._earlier = progress.done, progress.read_ms, 0
+        self._begun.clear()
+        if goes_back:
+            self._went_back()
 
     def take_back(self) -> None:
         """Go back to the durable progress: copies behind it may be cut."""
         self.follow(self._durable)
 
     def _abandon_walk(self) -> None:
-        self._skip += self._earlier + self._done
-        self._walk, self._done, self._earlier = None, 0, 0
+        self._skip += self._done
+        self._walk, self._done = None, 0
 
     def progress(self) -> Progress:
         """Return how far timers are delivered and enqueued, as slaves hear it."""
         return self._progress()
 
     def _progress(self) -> Progress:
-        return Progress(
-            self.timers.read_ms, self.timers.queue_offset, self._earlier + self._skip + self._done
-        )
+        skip = self._skip if self._skip_ms == self.timers.read_ms else 0
+        return Progress(self.timers.read_ms, self.timers.queue_offset, self._earlier + skip + self._done)
 
     def read_behind_ms(self) -> int:
         """Return how far delivery is behind the clock, ms."""
@@ -208,6 +226,10 @@ class TimerService:
         """Count messages of the timer topic that are not enqueued yet."""
         queue = self._find_queue()
         return max(queue.readable - self.timers.queue_offset, 0) if self.enabled and queue is not None else 0
+
+    def next_place(self) -> tuple[ConsumeQueue | None, int]:
+        """Return the place of the first message of the timer topic that is not enqueued yet."""
+        return self._find_queue(), self.timers.queue_offset
 
     def pending(self) -> int:
         """Count the messages that wait for their time."""
@@ -252,7 +274,7 @@ class TimerService:
         self._note()
         if not self._flush_ms - _FLUSH_MS <= now < self._flush_ms and not self._worker.pending:
             self._flush_ms = now + _FLUSH_MS
-            if self.timers.needs_flush(wanted := self._checkpoint()):
+            if self.timers.needs_flush(wanted := self._checkpoint()) and self._may_flush(wanted):
                 self._worker.submit(self.timers.flush(wanted, self._durable_end), self._flushed)
         if not self._expire_ms - _EXPIRE_MS <= now < self._expire_ms:
             self._expire_ms = now + _EXPIRE_MS
@@ -260,6 +282,12 @@ class TimerService:
                 self._worker.submit(partial(self.timers.log.remove, path), lambda _none: None)
         while self.timers.findings:
             log.warning("timers", finding=self.timers.findings.pop(0))
+
+    def _may_flush(self, wanted: Checkpoint) -> bool:
+        """Tell whether the page is as of the same clock as a checkpoint that goes back: a start believes the later."""
+        goes_back = wanted.read_ms < self.timers.checkpoint.read_ms
+        has_page = not (self._store.may_be_cut or self.timers.is_unused)
+        return not (goes_back and has_page) or self._page_backs == self._backs
 
     def _note(self) -> None:
         """Write the page of this moment, and count as durable what was delivered below the flushed end of the log."""
@@ -276,7 +304,7 @@ class TimerService:
             return
         if self._store.may_be_cut:
             return  # the page would claim copies that a new leader has cut
-        end = self._store.log.end_offset
+        end, backs = self._store.log.end_offset, self._backs
 
         def write() -> str:
             try:
@@ -290,6 +318,7 @@ class TimerService:
             if failure:
                 log.error("how far timer messages are delivered cannot be written", reason=failure)
             else:
+                self._page_backs = backs
                 self._write_page()
 
         worker.submit(write, done)
@@ -388,25 +417,37 @@ class TimerService:
                 ):
                     if not follows:  # a slave takes its master's counts over
                         self.metrics.add(topic, -1 if delete else 1, self._store.now)
+                        if not self._serves(topic):
+                            self._note_orphan(topic, record.properties.get(P.REAL_QID, ""))
+                    if not delete:
+                        again = P.TIMER_ROLL_TIMES in record.properties
+                        self.counts.add_enqueued(
+                            topic, None if again else (due_ms - record.born_timestamp) / 1000
+                        )
                 timers.queue_offset += 1
                 self.enqueued += 1
         except OSError as exc:
             self._pause(f"the timer log cannot be written: {exc}")
 
+    def _note_orphan(self, topic: str, queue_text: str) -> None:
+        """Remember a topic that its master made moments before it died: the slave never heard of it."""
+        queues = int(queue_text) + 1 if queue_text.isascii() and queue_text.isdigit() else 1
+        self.orphans[topic] = max(queues, self.orphans.get(topic, 0))
+
     # -- deliver -------------------------------------------------------------------------------------
 
     def _deliver(self) -> bool:
         timers, now = self.timers, self._clock()
-        if self._reading or timers.queue_offset < self._catch_up_to:
+        if self._reading:
+            return False
+        if self._walk is None and timers.is_ahead_of(now):
+            return self._set_back(now)
+        if timers.queue_offset < self._catch_up_to:
             return False
         if self._walk is None:
-            if timers.is_ahead_of(now):
-                return self._set_back(now)
             self._walk = timers.next_due(now - now % timers.rules.precision_ms)
             self._planned = False
             if self._walk is None:
-                if timers.read_ms != self._skip_ms:
-                    self._skip = 0
                 return False
         walk = self._walk
         if not walk.is_done:
@@ -437,15 +478,26 @@ class TimerService:
 
     def _set_back(self, now: int) -> bool:
         """Follow a clock that was set back, once all that is delivered is on the disk; whether so."""
+        before = self._progress()
         if not self.timers.set_back(now):
             return False
-        # The checkpoint names the earlier time from now on: with the later one, a start would skip what is enqueued
+        if before.done:
+            self._begun[before.read_ms] = before.done
+        self._skip = self._skip_ms = self._earlier = 0
+        self._went_back()
+        return True
+
+    def _went_back(self) -> None:
+        """Have page and checkpoint follow."""
+        self._backs += 1
+        self._written = None
+        # The checkpoint names the earlier time from now on: with a later one, a start would skip what is enqueued
         # between the two. What is enqueued meanwhile becomes durable as ever.
         now_at = self._progress()
-        self._durable = replace(now_at, queue_offset=self._durable.queue_offset)
-        self._durable_end = self._store.flushed_offset
+        if self._durable.read_ms > now_at.read_ms:
+            self._durable = Progress(now_at.read_ms, self._durable.queue_offset)
+            self._durable_end = self._store.flushed_offset
         self._known = self._store.log.end_offset, now_at
-        return True
 
     def _have_block(self, place: BlockPlace, data: bytes | None) -> None:
         self._reading = False
@@ -464,7 +516,9 @@ class TimerService:
             )
         self._markers = walk.markers()
         self._row = len(walk.magics) - 1
-        left = self._skip = self._skip if walk.slot_ms == self._skip_ms else 0
+        if walk.slot_ms != self._skip_ms:
+            self._skip, self._skip_ms = self._begun.pop(walk.slot_ms, 0), walk.slot_ms
+        left = self._skip
         while left and self._row >= 0:
             left -= not is_delete(walk.magics[self._row])
             self._row -= 1
@@ -527,7 +581,6 @@ class TimerService:
         if count:
             self._row = rows[count] if count < len(rows) else rows[-1] - 1
             self._done += count
-            self._skip_ms = walk.slot_ms
 
     def _put(self, due: Sequence[tuple[Record | None, int, bool]]) -> int:
         """Append the copies of records; how many of the rows that settles: fewer than all if the disk is full."""
@@ -557,6 +610,7 @@ class TimerService:
         waited: dict[str, int] = {}
         for copy, size in zip(copies, self._store.sizes, strict=False):
             by_topic.setdefault(copy.message[0].topic, []).append(size)
+            self.counts.add_dequeued(copy.topic, 1)
             if copy.counted:
                 waited[copy.topic] = waited.get(copy.topic, 0) + 1
         for topic, sizes in by_topic.items():

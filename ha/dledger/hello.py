@@ -3,6 +3,7 @@
     acceptor  ->  CHALLENGE   32 bytes, drawn for this connection
     dialer    ->  HELLO       its cluster, group, id, incarnation, segment size; kind of link; 32 bytes of its own
     acceptor  ->  WELCOME     the same of the acceptor        or  REFUSED  the reason, in words; it hangs up then
+    dialer    ->  the first frame of the link                 or  REFUSED
 
     4 bytes "RWDL" | u8 kind | u8 version 1 | u16 size of the body | body            big-endian
     HELLO and WELCOME: 32 bytes of proof | msgpack of `Introduction`
@@ -175,6 +176,11 @@ class IntroductionFrames:
     def rest(self) -> bytes:
         """Return the bytes that were fed and belong to no message yet."""
         return self._data
+
+    @property
+    def are_of_a_link(self) -> bool:
+        """Return True if the bytes that were fed are a frame's, and no message of an introduction."""
+        return not _MAGIC.startswith(self._data[:4])
 
     def feed(self, data: bytes) -> None:
         """Add bytes that arrived."""

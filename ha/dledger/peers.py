@@ -107,6 +107,8 @@ class PeerLink:
         self._on_gone = on_gone
         self._introduction: IntroductionFrames | None = IntroductionFrames()
         self._frames = Frames()
+        self._last_word: IntroductionFrames | None = None
+        """The first bytes from a dialer that was welcomed: it may refuse all the same."""
         self._challenge = peers.draw(CHALLENGE_SIZE)
         self._is_gone = False
         if not self._dialed:
@@ -129,6 +131,8 @@ class PeerLink:
         self.heard_at = self._peers.now()
         if self._introduction is not None:
             data = self._introduced(data, self._introduction)
+        if data and self._last_word is not None and self.is_up:
+            data = self._welcomed(data, self._last_word)
         if data and self.is_up:
             self._received(data)
 
@@ -150,6 +154,19 @@ class PeerLink:
                 break
         return b""
 
+    def _welcomed(self, data: bytes, last_word: IntroductionFrames) -> bytes:
+        """Return the first bytes from a dialer that was welcomed, unless they refuse this member."""
+        last_word.feed(data)
+        if last_word.are_of_a_link:
+            self._last_word = None
+            return last_word.rest
+        if (message := last_word.next_message()) is not None:
+            step, body = message
+            if step is not Step.REFUSED:
+                raise RemoteProtocolError(f"a {step.name} that nothing asked for")
+            self.hang_up(body.decode("utf-8", "replace"))
+        return b""
+
     def _step(self, step: Step, body: bytes) -> None:
         peers = self._peers
         if step is Step.REFUSED and self._dialed:
@@ -165,14 +182,16 @@ class PeerLink:
             if why is None and self._dialed and found.id != self.peer:
                 why = f"{found.id} answers where dLegerPeers says that {self.peer} is"
             if why is not None:
-                if not self._dialed:
-                    self.connection.send(encode(Step.REFUSED, why.encode()[:2048]))
-                    self.connection.push()
+                # Also to an acceptor that has sent its welcome: a member that lost its store, and that all others
+                # dial, would hear of it from nobody else.
+                self.connection.send(encode(Step.REFUSED, why.encode()[:2048]))
+                self.connection.push()
                 self.hang_up(why)
                 return
             if not self._dialed:
                 self.peer, self.kind = found.id, Link(found.kind)
                 self.connection.send(self._introduce(Step.WELCOME, found.challenge))
+                self._last_word = IntroductionFrames()
             peers.introduced(self, found)
         else:
             raise RemoteProtocolError(f"a {step.name} that nothing asked for")

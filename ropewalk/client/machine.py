@@ -14,9 +14,13 @@ from ropewalk.client.core.consume.membership import SQL92, Subscription
 from ropewalk.client.core.consume.pulling import PullCore
 from ropewalk.client.core.consume.skipped import OnSkipped
 from ropewalk.client.core.ids import default_unique_keys, local_ip
+from ropewalk.client.core.produce.sending import ProducerCore, ProducerOptions
 from ropewalk.errors import LocalProtocolError
 from ropewalk.filter.sql92 import compile_filter
 from ropewalk.format.names import check_topic
+
+TRACE_GROUP = "_INNER_TRACE_PRODUCER"
+"""The producer group of consumers that trace."""
 
 
 def clock() -> float:
@@ -53,6 +57,22 @@ def own_client_id(given: str | None) -> str:
 def new_consumer_core(name_servers: str, identity: ConsumerIdentity) -> ConsumerCore:
     """Return a consumer's core on this machine's clocks. Raises `BadAddress` when the list cannot be read."""
     return ConsumerCore(name_servers, identity, unique_keys=default_unique_keys(), clock=clock, now_ms=now_ms)
+
+
+def new_trace_core(name_servers: str, topic: str, client_id: str, traced_group: str) -> ProducerCore:
+    """Return the core by which a consumer of a group sends its traces.
+
+    Raises `LocalProtocolError` for a topic that cannot be one.
+    """
+    return ProducerCore(
+        name_servers,
+        ProducerOptions(group=TRACE_GROUP, retries=0, trace=True, trace_topic=topic),
+        client_id=client_id,
+        unique_keys=default_unique_keys(),
+        clock=clock,
+        now_ms=now_ms,
+        traced_group=traced_group,
+    )
 
 
 def subscriptions(

@@ -5,6 +5,7 @@
     walk         a slot's chain, newest to oldest, in bounded steps; blocks of it may have to come from the disk
     finish       the slot is delivered: `read_ms` moves behind it
     forget       slots whose copies are on the disk are cleared
+    set_back     the clock was set back, and `read_ms` follows it
 
 `read_ms` is the time of the next slot to deliver, and `queue_offset` the next message of the timer topic to enqueue.
 Both go into the checkpoint (`config/timercheck`) when what they claim is on the disk: the units and slots of every
@@ -14,6 +15,12 @@ A start believes the wheel up to the checkpoint's end of the log, and raises slo
 most what a flush interval enqueued. Units of records that the commit log has lost are cut. A wheel that contradicts
 the log is built again from all of its units: seconds for a million.
 
+A unit is known to be delivered by its slot alone, which lies before `read_ms` or is cleared. Before `read_ms` goes back
+below slots that are delivered, a flush has therefore to have cleared them in the wheel's file, and to have placed the
+checkpoint's end of the log behind their units: from then on no start raises them again. (A wheel that is built again
+from the log, after a loss of power or of the file, knows of no cleared slots. What was delivered ahead of a clock that
+was set back, and has not caught up since, is then delivered again.)
+
 Clock and disk are parameters, and nothing here waits: `flush` returns a job for a helper thread.
 """
 
@@ -22,8 +29,9 @@ from __future__ import annotations
 import re
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from store.io.disk import PAGE_SIZE, Disk
@@ -108,6 +116,8 @@ class Flushed:
     checkpoint: Checkpoint
     paths: list[Path]
     runs: list[tuple[int, bytes]]
+    cleared_ms: int
+    """Slots before this time were cleared when it began."""
     failure: str = ""
 
 
@@ -139,6 +149,11 @@ class TimerStore:
         self._disk = disk
         self._cleared_ms = 0
         """Slots before this time are cleared; those from it to `read_ms` wait for their copies to be on the disk."""
+        self._file_cleared_ms = 0
+        """Slots before this time are cleared in the wheel's file too, and their units are before the checkpoint's end.
+        0 while a flush is under way."""
+        self._wants_back = False
+        """Whether `read_ms` cannot go back for want of a flush."""
         self._done_to = NONE
         """The newest unit of the slot at `read_ms` that is delivered."""
         self._path = root / "config" / "timercheck"
@@ -200,17 +215,19 @@ class TimerStore:
         history = self._history
         if not history or history[-1].log_end <= log_end:
             return known, False
+        read_ms = known.read_ms
         while len(history) > 1 and history[-1].log_end > log_end:
-            history.pop()
+            read_ms = min(history.pop().read_ms, read_ms)  # lower than before where the clock was set back
         claim = history[-1]
+        read_ms = min(claim.read_ms, read_ms)
         self.findings.append(
-            f"the commit log ends before copies of timers that were delivered: those due from {claim.read_ms} on are "
+            f"the commit log ends before copies of timers that were delivered: those due from {read_ms} on are "
             "delivered again"
         )
         return (
             replace(
                 known,
-                read_ms=min(claim.read_ms, known.read_ms),
+                read_ms=read_ms,
                 queue_offset=min(claim.queue_offset, known.queue_offset),
                 master_queue_offset=min(claim.queue_offset, known.master_queue_offset),
             ),
@@ -397,21 +414,30 @@ class TimerStore:
         return self.read_ms > self._floor(now_ms)
 
     def set_back(self, now_ms: int) -> bool:
-        """Move `read_ms` back to a clock that was set back, as soon as all delivered slots are cleared; whether so."""
+        """Move `read_ms` back to a clock that was set back, as soon as all delivered slots are cleared; whether so.
+
+        A slot that is delivered in part begins anew: the owner knows how many of its messages are to be left out.
+        """
         if not self.is_ahead_of(now_ms) or self._cleared_ms < self.read_ms:
             return False
-        self.read_ms = self._cleared_ms = self._floor(now_ms)
-        self._done_to = NONE
+        return self._go_back(self._floor(now_ms))
+
+    def follow(self, read_ms: int) -> bool:
+        """Take over a master's read time: slots before it are delivered. Whether so: not yet where it went back."""
+        read_ms = self._floor(read_ms)
+        if read_ms < self._cleared_ms:
+            return self._go_back(read_ms)
+        self.read_ms, self._done_to = read_ms, NONE
         return True
 
-    def follow(self, read_ms: int) -> None:
-        """Take over a master's read time: slots before it are delivered."""
-        read_ms = self._floor(read_ms)
-        if read_ms > self.read_ms:
-            self.read_ms = read_ms
-            self.forget(read_ms)
-        self.read_ms = self._cleared_ms = read_ms
+    def _go_back(self, read_ms: int) -> bool:
+        """Move `read_ms` below cleared slots, if a flush has cleared them in the file; whether so."""
+        self._wants_back = self._file_cleared_ms < self._cleared_ms and not self.is_unused
+        if self._wants_back:
+            return False
+        self.read_ms = self._cleared_ms = self._file_cleared_ms = read_ms
         self._done_to = NONE
+        return True
 
     @property
     def is_unused(self) -> bool:
@@ -421,6 +447,16 @@ class TimerStore:
     def waiting_at(self, due_ms: int) -> int:
         """Count the timers of a slot."""
         return self.wheel.get(due_ms // self.rules.precision_ms).num
+
+    def count_within(self, now_ms: int, bounds_s: Sequence[int]) -> list[int]:
+        """Count the timers that are due within each bound from now on, and not within the one before.
+
+        Takes up to a fifth of a second for a day whose every second has timers; for any thread.
+        """
+        precision = self.rules.precision_ms
+        time = now_ms // precision
+        stops = [time + bound * 1000 // precision for bound in bounds_s]
+        return [self.wheel.count(start, stop) for start, stop in pairwise([time, *stops])]
 
     def _floor(self, time_ms: int) -> int:
         return time_ms - time_ms % self.rules.precision_ms
@@ -436,7 +472,9 @@ class TimerStore:
         known = self.checkpoint
         if self.log.is_unsynced or self.wheel.is_dirty or wanted.queue_offset != known.queue_offset:
             return True
-        return not self.is_unused and not known.read_ms <= wanted.read_ms < known.read_ms + _IDLE_MS
+        if self._wants_back or wanted.read_ms < known.read_ms:
+            return True
+        return not self.is_unused and wanted.read_ms >= known.read_ms + _IDLE_MS
 
     def flush(self, wanted: Checkpoint, commit_end: int = 0) -> Callable[[], Flushed]:
         """Return the job that makes everything so far durable, in the order log, wheel, checkpoint; for one thread.
@@ -445,6 +483,7 @@ class TimerStore:
         `commit_end`.
         """
         self.log.write()
+        cleared_ms, self._file_cleared_ms = self._cleared_ms, 0
         paths, runs = self.log.take_unsynced(), self.wheel.take_dirty()
         checkpoint = replace(wanted, log_end=self.log.end)
         self._history.append(Claim(checkpoint.read_ms, checkpoint.queue_offset, commit_end))
@@ -464,8 +503,8 @@ class TimerStore:
                 file.sync()
                 self._sync_name(self._path)
             except OSError as exc:
-                return Flushed(checkpoint, paths, runs, str(exc))
-            return Flushed(checkpoint, paths, runs)
+                return Flushed(checkpoint, paths, runs, cleared_ms, str(exc))
+            return Flushed(checkpoint, paths, runs, cleared_ms)
 
         return job
 
@@ -480,6 +519,7 @@ class TimerStore:
         """Record the outcome of a job of `flush`; the next one repeats a write that failed."""
         if not result.failure:
             self.checkpoint = result.checkpoint
+            self._file_cleared_ms, self._wants_back = result.cleared_ms, False
             return
         self.wheel.restore_dirty(result.runs)
         self.log.restore_unsynced(result.paths)

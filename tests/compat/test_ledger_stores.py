@@ -74,7 +74,7 @@ class Directory:
     def original(self) -> Original:
         """Return a broker of Apache RocketMQ for it, to be started."""
         own = {"timerWheelEnable": "false", "waitTimeMillsInSendQueue": "10000"}
-        return Original(self.root / "original", "512m", {**self._common, **own})
+        return Original(self.root / "original", "512m", {**self._common, **own}, short_lived=True)
 
     def send(self, count: int) -> None:
         """Send messages one after the other, each until it is acknowledged."""

@@ -57,6 +57,12 @@ class Transactor(LastingScenario):
         assert event["event"] == "sent", event
         return event
 
+    def begin(self, name: str) -> None:
+        """Send one half message whose local transaction waits for `answer NAME STATE`; return when it is at work."""
+        self.tell(f"send {name} WAIT UNKNOWN")
+        self.wait_until(lambda events: bool(_named(events, ("begun", "refused"), name)), f"{name} begun")
+        assert not _named(list(self._events), ("refused",), name), self._events
+
     def checks(self, name: str) -> list[Event]:
         """Return the checks that have come for one message."""
         return _named(list(self._events), ("checked",), name)

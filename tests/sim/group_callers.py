@@ -39,15 +39,16 @@ SEND_S = 3.0
 class Caller:
     """A client's connection: requests, and answers by opaque."""
 
-    has_backlog = False
-
     def __init__(self, end: End, address: str) -> None:
         self.address = address
         self._end = end
-        self._frames = FrameBuffer()
         self._waiting: dict[int, tuple[trio.Event, list[Command]]] = {}
         self._opaque = 0
-        end.session = self
+        end.session = _Answers(self._waiting)
+
+    @property
+    def closed(self) -> bool:
+        return not self._end.is_open
 
     async def call(self, command: Command, timeout: float | None = None) -> Command:
         if not self._end.is_open:
@@ -63,6 +64,19 @@ class Caller:
             raise OutcomeUnknown(f"{self.address}: no answer")
         return found[0]
 
+    def close(self) -> None:
+        self._end.close()
+
+
+class _Answers:
+    """The receiving side of a client's connection."""
+
+    has_backlog = False
+
+    def __init__(self, waiting: dict[int, tuple[trio.Event, list[Command]]]) -> None:
+        self._frames = FrameBuffer()
+        self._waiting = waiting
+
     def receive(self, data: bytes) -> None:
         for payload in self._frames.feed(data):
             command = decode_frame(payload)
@@ -74,9 +88,6 @@ class Caller:
     def closed(self) -> None:
         for event, _found in self._waiting.values():
             event.set()
-
-    def close(self) -> None:
-        self._end.close()
 
 
 def dialled_by(who: Callable[[], tuple[str, World]]) -> Callable[..., AbstractAsyncContextManager[Caller]]:

@@ -1,4 +1,4 @@
-"""The simulated group finds every bug of timers and transactions; the same seeds without it pass in test_deferred."""
+"""The simulated group finds every bug of timers and transactions; the same seeds without it pass in the long run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated group finds every bug that is planted for it; the same seeds without the bug pass in test_group."""
+"""The simulated group finds every bug that is planted for it; the same seeds without it pass in the long run."""
 
 from __future__ import annotations
 

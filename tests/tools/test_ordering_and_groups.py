@@ -69,7 +69,7 @@ def test_what_is_tried_again_is_not_overtaken_by_what_follows(
     ropewalk: RunCommand, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tools.messages.produce.BATCH_COUNT_MAX", 5)
-    monkeypatch.setattr("tools.messages.produce.PAUSE_S", 0.01)
+    monkeypatch.setattr("tools.messages.produce.FIRST_PAUSE_S", 0.01)
     cluster.create_topic("T", 4)
     batches = 0
 
@@ -107,14 +107,14 @@ def test_a_group_and_its_message_are_sent_again_as_they_were_printed(
 
 
 @pytest.mark.parametrize(
-    ("text", "level"), [("1", 1), ("18", 18), ("1s", 1), ("10S", 3), (" 1m ", 5), ("2h", 18), ("25", 25)]
+    ("text", "level"), [("1", 1), ("18", 18), ("1s", 1), ("10S", 3), (" 1m ", 5), ("2h", 18)]
 )
 def test_a_delay_is_a_level_or_its_time(text: str, level: int) -> None:
     assert parse_delay(text) == {"DELAY": str(level)}
     assert len(DELAY_LEVELS) == 18
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "soon", "", "1 s", "٣"])
+@pytest.mark.parametrize("text", ["-1", "soon", "", "1 s", "٣"])
 def test_other_delays_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="neither a level"):
         parse_delay(text)
@@ -127,8 +127,8 @@ def test_a_line_may_bring_its_own_group_and_delay() -> None:
     own = parse_json_line(b'{"body": "x", "messageGroup": "mine", "delay": "10s"}', stamp)
     assert (own.group, own.properties) == ("mine", {"DELAY": "3"})
     assert parse_json_line(b'{"body": "x", "delay": 4}', stamp).properties == {"DELAY": "4"}
-    at = parse_json_line(b'{"body": "x", "deliverAt": 90000}', stamp)
-    assert at.properties == {"TIMER_DELIVER_MS": "90000"}
+    at = parse_json_line(b'{"body": "x", "deliverAt": 1700000000000}', stamp)
+    assert at.properties == {"TIMER_DELIVER_MS": "1700000000000"}
     with pytest.raises(UsageError, match="both given"):
         parse_json_line(b'{"body": "x", "delay": 4, "deliverAt": 90000}', stamp)
     with pytest.raises(UsageError, match="neither a level"):

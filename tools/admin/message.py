@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from ropewalk.client.admin.results import MessageTrack
-from ropewalk.client.admin.trace import TraceRecord, decode_trace
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.blocking.producer import Producer
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.messages import Message, SendStatus
 from ropewalk.client.core.routes import Queue
+from ropewalk.client.core.tracing.records import TraceRecord, decode_trace
 from ropewalk.errors import Rejected
 from ropewalk.format import names
 from ropewalk.format.properties import P
@@ -281,8 +281,8 @@ def trace(
 ) -> None:
     """Draw the life of a message from its clients' traces: sent, stored, delivered to whom, how often, how long.
 
-    Clients have to be told to trace (enableMsgTrace, of RocketMQ's clients), and brokers to keep it
-    (traceTopicEnable). A message found by its key leads to the traces of its msgId.
+    Clients have to be told to trace (trace=True in Python, enableMsgTrace in RocketMQ's clients), and brokers to keep
+    it (traceTopicEnable). A message found by its key leads to the traces of its msgId.
     """
     found = traced(admin, trace_topic, wanted, count)
     steps = life_of(wanted, found)
@@ -394,11 +394,7 @@ def send(
         with Producer(name_server, timeout=timeout) as producer:
             chosen: Queue | None = None
             if queue is not None or broker is not None:
-                queues = tuple(
-                    one
-                    for one in admin.topic_route(topic).write_queues()
-                    if broker in (None, one.broker_name)
-                )
+                queues = tuple(one for one in producer.queues(topic) if broker in (None, one.broker_name))
                 if not queues:
                     raise UsageError(f"topic {topic} has no queue at broker {broker} that can be written to")
                 chosen = choose_queue(queues, topic, queue, broker) if queue is not None else queues[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ropewalk.client.admin.trace import TraceRecord
+from ropewalk.client.core.tracing.records import TraceRecord
 
 __all__ = ["Step", "life_of"]
 

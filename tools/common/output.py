@@ -26,7 +26,7 @@ import msgspec
 import typer
 
 from ropewalk.client.core.addresses import BadAddress
-from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.connection import NoMaster, Unreachable
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, ProtocolError, RopewalkError, TryElsewhere, TryLater
 
@@ -283,6 +283,8 @@ def hint_for(exc: RopewalkError) -> str | None:
 
     if isinstance(exc, NoNameServer):
         return "start one with `ropewalk namesrv` or `ropewalk broker`, or name another one with -n HOST:PORT"
+    if isinstance(exc, NoMaster):
+        return "a group elects its leader within seconds: `ropewalk admin ha status` shows the members that are there"
     if isinstance(exc, Unreachable):
         return "the name server knows this broker, but it cannot be reached from here: is it still running?"
     if exc.code == ResponseCode.TOPIC_NOT_EXIST:

@@ -159,8 +159,8 @@ def produce(
         MessageSender,
         Report,
         Sender,
-        choose_queues,
         note_of_new_topic,
+        queues_to_write,
         result_rows,
         summary,
     )
@@ -180,8 +180,8 @@ def produce(
         client = opened.enter_context(Client(name_server, timeout=timeout))
 
         def brokers() -> list[str]:
-            queues = client.write_queues(topic)
-            return [chosen.broker_name for chosen in choose_queues(queues, topic, queue, broker_name)]
+            chosen = queues_to_write(client, topic, queue, broker_name)
+            return [each.broker_name for each in chosen]
 
         tables = tables_of(name_server, timeout, brokers)
         later = parse_delay(delay, tables) if delay is not None else {}
@@ -205,7 +205,7 @@ def produce(
         def on_progress(so_far: Report) -> None:
             progress.update(lines.bytes_read if lines else 0, counted(so_far.acknowledged))
 
-        queues = choose_queues(client.write_queues(topic), topic, queue, broker_name)
+        queues = queues_to_write(client, topic, queue, broker_name)
         report = Report(topic, results=None if lines else [])
         sender: MessageSender = Sender(client, topic, queues, report)
         if outcome is not None:

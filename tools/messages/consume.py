@@ -22,7 +22,7 @@ import contextlib
 import heapq
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -34,8 +34,9 @@ import msgspec
 from ropewalk.client.blocking.connection import receive_any
 from ropewalk.client.blocking.simple import Client, NoNameServer, PendingPull, PullResult, PullStatus
 from ropewalk.client.core.connection import Unreachable
-from ropewalk.client.core.consume.consume_from import EARLIEST, LATEST, TIMESTAMP_MIN
+from ropewalk.client.core.consume.consume_from import EARLIEST, LATEST
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
+from ropewalk.client.core.options import TIMESTAMP_MIN
 from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.client.core.routes import Queue
 from ropewalk.errors import OutcomeUnknown, Rejected, TryElsewhere, TryLater
@@ -51,6 +52,8 @@ SUSPEND_MS = 15_000
 HOLD_SLACK_S = 10.0
 """RocketMQ looks at its held pulls every five seconds only."""
 RETRY_PAUSE_S = 1.0
+NAMED_MAX = 4
+"""Queues that a note names before it says "and others"."""
 DISCOVER_S = 5.0
 """How often a reader that follows looks for new topics and queues."""
 
@@ -221,9 +224,25 @@ def tag_matcher(subscription: str) -> Callable[[Record], bool]:
     return lambda record: record.properties.get(P.TAGS) in wanted
 
 
+def note_beyond(start: Start, ends: Mapping[TopicQueue, int], instead: str) -> None:
+    """Note the queues that end before the offset that reading starts at, with the reading done instead."""
+    assert start.offset is not None
+    beyond = {source: end for source, end in sorted(ends.items()) if end < start.offset}
+    if not beyond:
+        return
+    if len(beyond) == len(ends):
+        where = f"every queue: the longest holds offsets below {max(beyond.values())}"
+    else:
+        named = [f"{source.queue.broker_name} queue {source.queue.queue_id}" for source in beyond]
+        where = ", ".join(named[:NAMED_MAX]) + (" and others" if len(named) > NAMED_MAX else "")
+    note(f"offset {start.offset} is beyond the end of {where}; {instead}")
+
+
 def _to_the_end(client: Client, reading: Reading) -> Iterator[tuple[TopicQueue, Record]]:
     # All ends are asked for before anything is read: what arrives while we read is not part of it.
     ends = {source: client.max_offset(source.topic, source.queue) for source in reading.sources}
+    if reading.start.offset is not None:
+        note_beyond(reading.start, ends, "nothing is read there (--follow would start at the end)")
     walks = [_walk(client, reading, source, end) for source, end in ends.items()]
     return heapq.merge(*walks, key=lambda found: (found[1].store_timestamp, found[1].offset))
 
@@ -255,6 +274,10 @@ def _follow(client: Client, reading: Reading, interrupts: Interrupts) -> Iterato
     offsets = {
         source: reading.start.offset_in(client, source.topic, source.queue) for source in reading.sources
     }
+    if reading.start.offset is not None:
+        ends = {source: client.max_offset(source.topic, source.queue) for source in reading.sources}
+        note_beyond(reading.start, ends, "reading starts at the end there")
+        offsets = {source: min(offset, ends[source]) for source, offset in offsets.items()}
     pending: dict[TopicQueue, tuple[PendingPull, float]] = {}
     lost = False
     look_again_at = time.monotonic() + DISCOVER_S

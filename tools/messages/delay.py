@@ -5,7 +5,7 @@ On the wire a delay is the number of a level, or a time for the timer wheel. Wha
 level of this length, it is sent as that level, which comes to the tenth of a second. Any other time goes to the timer
 wheel, and is an error that names the levels where a broker has none (RocketMQ 4, `timerWheelEnable=false`): it would
 deliver the message at once. A broker that does not tell its settings is taken to have RocketMQ 4's own, and that is
-said. A number is a level and looked up nowhere.
+said. A number is a level, of which every one of these brokers must have so many.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from ropewalk.client.blocking.admin import Admin
+from ropewalk.client.core.options import milliseconds_of
 from ropewalk.errors import RopewalkError
 from ropewalk.format.properties import P
 from tools.common.output import UsageError, note
 
 DELAY_LEVELS = ("1s", "5s", "10s", "30s", *(f"{minutes}m" for minutes in (*range(1, 11), 20, 30)), "1h", "2h")
 """The delays of the levels from 1 on, unless a broker was configured otherwise."""
-LEVEL_MAX = 999
 
 _TIME = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,3}))?(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -74,8 +74,8 @@ def tables_of(name_server: str, timeout: float, brokers: Callable[[], Iterable[s
 def parse_delay(text: str, tables: Tables = default_tables) -> dict[str, str]:
     """Return the property of a delay: a level's number, or a time (`10s`, `1.5h`). Raises `UsageError`."""
     text = text.strip().lower()
-    if text.isascii() and text.isdigit() and 0 < int(text) <= LEVEL_MAX:
-        return {P.DELAY: str(int(text))}
+    if text.isascii() and text.isdigit():
+        return {P.DELAY: str(_level(int(text), tables))}
     wanted = _milliseconds(text)
     if wanted is None:
         raise UsageError(
@@ -95,6 +95,19 @@ def parse_delay(text: str, tables: Tables = default_tables) -> dict[str, str]:
     return {P.TIMER_DELAY_MS: str(wanted)}
 
 
+def _level(number: int, tables: Tables) -> int:
+    for broker, delays in tables().items():
+        words = _words(delays)
+        if not 0 < number <= len(words):
+            whose = f"broker {broker} has" if broker else "there are"
+            table = ", ".join(f"{level}: {word}" for level, word in enumerate(words, 1))
+            raise UsageError(
+                f"delay level {number}: {whose} the levels 1 to {len(words)} ({table}); "
+                "write a time with its unit, as in 10s"
+            )
+    return number
+
+
 def parse_time(text: str) -> dict[str, str]:
     """Return the property of a time: ISO 8601 (local time without a zone), or milliseconds since 1970.
 
@@ -102,10 +115,12 @@ def parse_time(text: str) -> dict[str, str]:
     """
     try:
         if text.isascii() and text.isdigit():
-            when = int(text)
+            when = milliseconds_of("--deliver-at", int(text))
         else:
             when = -(-(datetime.fromisoformat(text).astimezone() - _EPOCH) // timedelta(milliseconds=1))
-    except (ValueError, OverflowError, OSError):
+    except (ValueError, OverflowError, OSError) as exc:
+        if text.isascii() and text.isdigit():
+            raise UsageError(str(exc)) from None
         raise UsageError(
             f"--deliver-at {text!r} is neither a time, as in 2026-01-31T08:00+01:00, nor milliseconds since 1970"
         ) from None

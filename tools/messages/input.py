@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from ropewalk.client.core.messages import Message
+from ropewalk.client.core.messages import Message, copied_tags
 from ropewalk.client.core.produce.sending import BODY_SIZE_MAX
 from ropewalk.format.properties import P, split_keys
 from tools.common.interrupts import Interrupts
@@ -261,12 +261,14 @@ def parse_json_line(line: bytes, stamp: Stamp, tables: Tables = default_tables) 
     later = parse_delay(_text(delay), tables) if delay else stamp.later
     if deliver_at:
         later = parse_time(_text(deliver_at))
+    # What another client made of it is sent again as it is.
+    tags, odd_tags = copied_tags((_text(tags) if tags else None) or given.pop(P.TAGS, None) or stamp.tags)
     return Message(
         body,
         split_keys(keys_text or given.pop(P.KEYS, None) or stamp.keys or ""),
-        (_text(tags) if tags else None) or given.pop(P.TAGS, None) or stamp.tags,
+        tags,
         group=group or given.pop(P.SHARDING_KEY, None) or stamp.group,
-        properties=check_properties({**stamp.properties, **given, **later}),
+        properties=check_properties({**stamp.properties, **given, **later, **odd_tags}),
     )
 
 

@@ -11,7 +11,8 @@ must not be overtaken. Every message ends in exactly one of these counts:
     failed         refused, or never sent: it is not stored
     unknown        sent, and no answer came: it may be stored
 
-A message that a broker refuses because it is busy is sent again a few times. A message with an unknown
+What is refused for a moment (a broker that is busy, restarts, or elects its leader) is sent again for as long as a
+request may take, after ever longer pauses, and at another broker where its order allows it. A message with an unknown
 outcome is never sent again: that could store it twice.
 """
 
@@ -25,11 +26,12 @@ from difflib import get_close_matches
 from typing import Any, Protocol
 
 from ropewalk.client.blocking.simple import Client, Message, PendingSend, SendResult, SendStatus
-from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.connection import NoMaster
 from ropewalk.client.core.produce.choice import queue_of_group
+from ropewalk.client.core.produce.sending import FIRST_PAUSE_S, MOMENTARY, PAUSE_MAX_S
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import ResponseCode
-from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError, TryElsewhere, TryLater
+from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
 from tools.common.interrupts import Interrupts
 from tools.common.output import UsageError, counted
 from tools.messages.input import BadLine
@@ -37,8 +39,6 @@ from tools.messages.input import BadLine
 BATCH_COUNT_MAX = 1000
 BATCH_BYTES_MAX = 1024 * 1024
 IN_FLIGHT_MAX = 16
-ATTEMPTS = 4
-PAUSE_S = 0.2
 DRAIN_S = 2.0
 RATE_AFTER_S = 0.2
 """Seconds below which a rate would say more about the clock than about the broker."""
@@ -120,9 +120,11 @@ def result_rows(result: SendResult) -> Iterator[dict[str, Any]]:
 class _Batch:
     messages: list[Message]
     queue: Queue
-    attempt: int = 1
     ordered: bool = False
     """Holds messages of a message group."""
+    refused_at: float | None = None
+    """The time of its first refusal for a moment."""
+    pauses: int = 0
 
 
 class Stop(Exception):
@@ -139,6 +141,8 @@ class Sender:
         self._queues = queues
         self._turn = 0
         self._in_flight: deque[tuple[_Batch, PendingSend]] = deque()
+        self._stopped = False
+        """Going on is pointless: nothing is tried again."""
         self.report = report
 
     def send(self, messages: Sequence[Message]) -> None:
@@ -202,12 +206,11 @@ class Sender:
         while True:
             try:
                 pending = self._client.start_send(self._topic, batch.messages, batch.queue)
-            except Unreachable as exc:
-                # Nothing has left, so trying again is safe; a broker that restarts is back in a second.
-                if batch.attempt >= ATTEMPTS:
+            except MOMENTARY as exc:
+                if not self._pause(batch):
                     self._count_failure(batch, exc)
+                    self._stopped = True
                     raise Stop from exc
-                self._pause(batch)
             except OutcomeUnknown as exc:
                 self._count_unknown(batch, exc)
                 return
@@ -227,13 +230,14 @@ class Sender:
         except OutcomeUnknown as exc:
             self._in_flight.popleft()
             self._count_unknown(batch, exc)
-        except (TryLater, TryElsewhere) as exc:
-            if batch.attempt < ATTEMPTS:
-                self._pause(batch)
+        except MOMENTARY as exc:
+            try:
+                again = self._pause(batch)
+            finally:
                 self._in_flight.popleft()
+            if again:
                 self._start(batch)
             else:
-                self._in_flight.popleft()
                 self._count_failure(batch, exc)
         except RopewalkError as exc:
             self._in_flight.popleft()
@@ -244,14 +248,28 @@ class Sender:
                 return
             self._count_failure(batch, exc)
             if isinstance(exc, Rejected) and exc.code != ResponseCode.MESSAGE_ILLEGAL:
+                self._stopped = True
                 raise Stop from exc  # the next message would hear the same
         else:
             self._in_flight.popleft()
             self._count_stored(batch, result)
 
-    def _pause(self, batch: _Batch) -> None:
-        time.sleep(PAUSE_S * batch.attempt)
-        batch.attempt += 1
+    def _pause(self, batch: _Batch) -> bool:
+        """Wait before a batch that was refused for a moment is sent again. False if its time is up."""
+        now = time.monotonic()
+        if batch.refused_at is None:
+            batch.refused_at = now
+        left = batch.refused_at + self._client.timeout - now
+        if self._stopped or left <= 0:
+            return False
+        time.sleep(min(FIRST_PAUSE_S * 2**batch.pauses, PAUSE_MAX_S, left))
+        batch.pauses += 1
+        self._client.forget_routes()  # the master is another one, perhaps
+        elsewhere = [queue for queue in self._queues if queue.broker_name != batch.queue.broker_name]
+        if elsewhere and not batch.ordered:
+            batch.queue = elsewhere[self._turn % len(elsewhere)]
+            self._turn += 1
+        return True
 
     def _count_stored(self, batch: _Batch, result: SendResult) -> None:
         report = self.report
@@ -272,12 +290,38 @@ class Sender:
         self.report.problems[str(exc)] += len(batch.messages)
 
 
+def queues_to_write(
+    client: Client, topic: str, queue_id: int | None, broker: str | None
+) -> tuple[Queue, ...]:
+    """Return the queues to send to that `--queue` and `--broker` leave. Raises `UsageError` when that is none.
+
+    Waits for as long as a request may take for a broker that has no master at the moment.
+    """
+    deadline = time.monotonic() + client.timeout
+    pause_s = FIRST_PAUSE_S
+    while True:
+        route = client.write_route(topic)
+        away = [name for name in route.brokers_without_master() if broker in (None, name)]
+        chosen = [queue for queue in route.write_queues() if broker in (None, queue.broker_name)]
+        left = deadline - time.monotonic()
+        if chosen or not away:
+            return choose_queues(route.write_queues(), topic, queue_id, broker)
+        if left <= 0:
+            raise NoMaster(f"topic {topic}: broker {', '.join(away)} has no master at the moment")
+        time.sleep(min(pause_s, left))
+        pause_s = min(pause_s * 2, PAUSE_MAX_S)
+        client.forget_routes()
+
+
 def choose_queues(
     queues: Sequence[Queue], topic: str, queue_id: int | None, broker: str | None
 ) -> tuple[Queue, ...]:
     """Return the queues that `--queue` and `--broker` leave. Raises `UsageError` when that is none."""
     if not queues:
-        raise UsageError(f"topic {topic} has no usable queue: no broker serves it at the moment")
+        raise UsageError(
+            f"topic {topic} has no usable queue: no broker serves it, or its permission forbids it "
+            f"(`ropewalk admin topic show {topic}`)"
+        )
     chosen = tuple(
         queue
         for queue in queues

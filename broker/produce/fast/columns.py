@@ -92,7 +92,9 @@ def store_columns(
     if template.waits and session.link.sole_ready:
         sends.replicate_early()
     offsets, numbers = stored
-    sends.count_run(queues[0].topic, count, count * template.pattern.form(len(columns[9][0])).size, took_s)
+    sends.appends.count_run(
+        queues[0].topic, count, count * template.pattern.form(len(columns[9][0])).size, took_s
+    )
     if template.oneway:
         session.outbox.stored_oneway(count)
     else:

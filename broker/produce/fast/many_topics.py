@@ -190,7 +190,7 @@ def store_many_topics(
         return False
     offsets, numbers = stored
     took_s, count = clock() - began, len(slots)
-    sends.took(took_s)
+    sends.appends.took(took_s)
     topics, size = sends.store.pool.topics, cut.pattern.form(len(bodies[0])).size
     sends.statistics.put_each(slots, topics, sends.store.now, size, took_s)
     if cut.oneway:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import structlog
 
+from broker.produce.appends import host_of
 from broker.produce.fast.columns import store_columns_run
 from broker.produce.fast.header_template import (
     UNREADABLE,
@@ -29,7 +30,8 @@ from broker.produce.fast.many_topics import (
 )
 from broker.produce.fast.template_cache import SendTemplates
 from broker.produce.responses import PREFIX
-from broker.produce.send import SendProcessor, Target, host_of
+from broker.produce.send import SendProcessor
+from broker.produce.targets import Target
 from broker.remoting.outbox import flush_together
 from broker.remoting.session import Session
 from ropewalk.codes import FrameFlag, RequestCode
@@ -170,7 +172,7 @@ class SendRuns:
         else:
             index = end
         if batch:
-            stored = sends.put(batch, session, one_topic=topic_count == 1)
+            stored = sends.appends.put(batch, session, one_topic=topic_count == 1)
             self._answer_run(session, batch, owed, stored)
             index = start + len(stored)  # the disk is full: the next one is refused on its own way
         return index
@@ -320,7 +322,7 @@ class SendRuns:
         began = clock()
         stored = sends.store.put_alike(batch)
         sends.statistics.rpc.at = ended = clock()
-        sends.count(batch, stored, ended - began, one_topic=one_topic)
+        sends.appends.count(batch, stored, ended - began, one_topic=one_topic)
         for (session, template, queue_id, key, opaque, _), (offset, queue_offset) in zip(
             owed, stored, strict=False
         ):

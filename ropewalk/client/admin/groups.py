@@ -30,7 +30,7 @@ from ropewalk.client.admin.results import (
     write_group_config,
 )
 from ropewalk.client.admin.topics import TopicSteps
-from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.connection import NoMaster, Unreachable
 from ropewalk.client.core.consume.received import TopicQueue
 from ropewalk.client.core.messages import command_of
 from ropewalk.client.core.routes import Queue
@@ -395,4 +395,4 @@ def _named(masters: Iterable[BrokerMember], broker_name: str) -> BrokerMember:
     for member in masters:
         if member.broker_name == broker_name:
             return member
-    raise Unreachable(f"the name server knows no master of broker {broker_name}")
+    raise NoMaster(f"the name server knows no master of broker {broker_name}")

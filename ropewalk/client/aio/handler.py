@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
 
 from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater
+from ropewalk.client.core.options import check_hook
 from ropewalk.client.log import logger
 from ropewalk.errors import RopewalkError
 
-Handler = Callable[[ReceivedMessage], Awaitable[None]] | Callable[[ReceivedMessage], None]
+Handler = Callable[[ReceivedMessage], Awaitable[object]] | Callable[[ReceivedMessage], object]
+"""Called with each message. It fails by raising; what it returns means nothing."""
 OnError = Callable[[ReceivedMessage, Exception], None]
 
 
@@ -52,10 +54,13 @@ class HandlerCaller:
     """Calls one handler: a coroutine function in the loop, a plain one in up to `concurrency` threads."""
 
     def __init__(self, handler: Handler, on_error: OnError) -> None:
-        """Make it. Raises `TypeError` for what cannot be called."""
+        """Make it. Raises `TypeError` for what cannot be called with a message."""
         if not callable(handler):
             raise TypeError(f"the handler must be a function that takes a message, not {handler!r}")
+        check_hook("the handler", handler, "a message")
         self._handler = handler
+        self._returned: set[type] = set()
+        """Types of return values that were warned of."""
         self._on_error = on_error
         # An object may have a coroutine function for its call.
         self._is_async = any(map(inspect.iscoroutinefunction, (handler, type(handler).__call__)))
@@ -68,12 +73,13 @@ class HandlerCaller:
     async def call(self, message: ReceivedMessage) -> Exception | None:
         """Call the handler; return its exception, or None. HOT: every message comes by here."""
         try:
+            result: object
             if self._is_async:
-                result = self._handler(message)
-                assert result is not None
-                await result
+                result = await cast(Awaitable[object], self._handler(message))
             else:
-                await anyio.to_thread.run_sync(self._handler, message, limiter=self._threads)
+                (result,) = await anyio.to_thread.run_sync(self._boxed, message, limiter=self._threads)
+            if result is not None:
+                await self._take_result(result)
         except Exception as exc:
             failure = exc
         except BaseException as exc:
@@ -88,6 +94,28 @@ class HandlerCaller:
         if not isinstance(failure, RetryLater):
             call_hook(self._on_error, message, failure)
         return failure
+
+    def _boxed(self, message: ReceivedMessage) -> tuple[object]:
+        # In a tuple: trio takes a coroutine that comes bare out of a thread for a mistake of ours.
+        return (self._handler(message),)
+
+    async def _take_result(self, result: object) -> None:
+        """Await what a plain function has begun, as `lambda message: handle(message)` does, and judge the result.
+
+        A handler fails by an exception alone. One that returns something else than None or True may mean that by it,
+        so the first value of each type is warned of.
+        """
+        if inspect.isawaitable(result):
+            result = await result
+        if result is None or result is True or type(result) in self._returned:
+            return
+        self._returned.add(type(result))
+        logger().warning(
+            "handler's return value ignored",
+            handler=getattr(self._handler, "__qualname__", None) or repr(self._handler),
+            returned=repr(result)[:100],
+            reason="the message counts as handled; to have it again, raise an exception, RetryLater for one",
+        )
 
 
 def _is_cancelled() -> bool:

@@ -30,6 +30,7 @@ from anyio.abc import TaskGroup
 
 from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
+from ropewalk.client.aio.trace_sender import send_last_traces, send_traces_forever
 from ropewalk.client.core.connection import Unreachable, refuse_peer_request
 from ropewalk.client.core.consume.membership import HEARTBEAT_S
 from ropewalk.client.core.consume.received import ReceivedMessage
@@ -45,8 +46,10 @@ from ropewalk.client.core.produce.sending import (
     QueueSelector,
     SendCounts,
     as_message,
+    as_messages,
     at_broker,
     batch_key,
+    check_call,
     check_sendable,
     split_result,
 )
@@ -63,6 +66,7 @@ from ropewalk.client.log import Troubles, log_lost
 from ropewalk.client.machine import clock, name_servers_or_default, new_client_id, now_ms, own_client_id
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
+from ropewalk.format.names import TRACE_TOPIC
 from ropewalk.format.remoting import Command
 
 UNREGISTER_S = 1.0
@@ -120,6 +124,8 @@ class AsyncProducer:
         batch_bytes: int = 64 * 1024,
         batch_count: int = 512,
         pending_max: int = 10_000,
+        trace: bool = False,
+        trace_topic: str = TRACE_TOPIC,
         **unknown: Never,
     ) -> None:
         """Make it without connecting. Times are in seconds, sizes in bytes.
@@ -128,8 +134,8 @@ class AsyncProducer:
         client_id: the name of this client at brokers; one that no other client has, if absent.
         group: the producer group.
         timeout: for a send with all its attempts.
-        retries: attempts after the first, where the outcome of one is unknown or a broker cannot; 0 for a single
-            attempt. What is refused for a moment is tried as long as there is time, and does not count.
+        retries: attempts after the first, where the outcome of one is unknown or a broker cannot. What is refused for
+            a moment is tried as long as there is time, and does not count.
         compress_over: bodies longer than this are compressed if that makes them shorter; those of a batch are not.
         avoid_slow_brokers: leave brokers alone for a while that answered slowly or not at all.
         retry_unless_ok: try another broker for a message that was stored with a reservation, at the price of a
@@ -138,6 +144,8 @@ class AsyncProducer:
         batch_bytes: the size at which gathered messages leave.
         batch_count: the number at which gathered messages leave.
         pending_max: messages given to `send_async` and not yet accounted for; more of them wait.
+        trace: tell the trace topic what becomes of each message, for `ropewalk admin message trace`; in the background.
+        trace_topic: the topic of the traces; the broker has it where `traceTopicEnable` says so.
 
         Raises `BadAddress` when the list cannot be read, `LocalProtocolError` for a group that cannot be one,
         `TypeError` and `ValueError` for options that mean nothing.
@@ -219,7 +227,7 @@ class AsyncProducer:
         timeout: float | None = None,
     ) -> SendResult:
         """Send messages as one: all lie in one queue, in order, or none is stored. Raises as `send`."""
-        batch = [as_message(message) for message in messages]
+        batch = as_messages(messages)
         return await self._open_links.drive(
             self._core.send(topic, batch, queue=queue, selector=selector, timeout=timeout)
         )
@@ -284,14 +292,17 @@ class AsyncProducer:
 
         Raises `NoReply` when nobody did, and what `send` raises when the request was not stored.
         """
+        check_call(topic, queue, selector, timeout)
         seconds = self._core.options.timeout if timeout is None else timeout
         correlation_id = uuid.uuid4().hex
         asked = request_message(as_message(message), self.client_id, correlation_id, seconds)
         waiting = self._asked[correlation_id] = _Waiting()
+        deadline = clock() + seconds
         try:
-            with anyio.move_on_after(seconds):
-                await self._open_links.drive(self._core.announce_for_replies(topic))
-                await self.send(topic, asked, queue=queue, selector=selector, timeout=seconds)
+            await self._open_links.drive(self._core.announce_for_replies(topic, seconds))
+            left = max(deadline - clock(), 0.001)
+            await self.send(topic, asked, queue=queue, selector=selector, timeout=left)
+            with anyio.move_on_after(deadline - clock()):
                 await waiting.answered.wait()
         finally:
             del self._asked[correlation_id]
@@ -332,13 +343,16 @@ class AsyncProducer:
         self._wake = anyio.Event()
         self._moved = anyio.Event()
         failure: Exception | None = None
+        troubles = Troubles()
         async with AsyncLinks.open(
-            timeout=self._core.options.timeout, on_request=self._on_request, troubles=Troubles()
+            timeout=self._core.options.timeout, on_request=self._on_request, troubles=troubles
         ) as self._links:
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._send_what_gathers, tasks)
                     tasks.start_soon(self._stay_known)
+                    if self._core.trace is not None:
+                        tasks.start_soon(send_traces_forever, self._core, self._links, troubles)
                     try:
                         yield
                         await self.flush()
@@ -347,6 +361,7 @@ class AsyncProducer:
                     tasks.cancel_scope.cancel()
             finally:
                 self._abandon()
+                await send_last_traces(self._core, self._links)
                 with anyio.move_on_after(UNREGISTER_S, shield=True):
                     await self._links.drive(self._core.unregister())
                 self._links = None

@@ -13,18 +13,31 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import Never
 
+import anyio
+
 from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
+from ropewalk.client.aio.trace_sender import send_last_traces, send_traces_forever
 from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped, Skipped
-from ropewalk.client.core.options import check_hook, refuse_unknown
+from ropewalk.client.core.ids import default_unique_keys
+from ropewalk.client.core.options import check_flag, check_hook, check_text, refuse_unknown
+from ropewalk.client.core.produce.sending import ProducerCore
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.log import Troubles, log_skipped
-from ropewalk.client.machine import name_servers_or_default, new_client_id, new_pull_core
+from ropewalk.client.machine import (
+    name_servers_or_default,
+    new_client_id,
+    new_pull_core,
+    new_trace_core,
+    now_ms,
+)
+from ropewalk.format.names import TRACE_TOPIC
 
 
 class AsyncPullConsumer:
@@ -39,6 +52,8 @@ class AsyncPullConsumer:
         sql: Mapping[str, str] | None = None,
         consume_from: ConsumeFrom = "latest",
         on_skipped: OnSkipped | None = None,
+        trace: bool = False,
+        trace_topic: str = TRACE_TOPIC,
         **unknown: Never,
     ) -> None:
         """Make it without connecting.
@@ -50,19 +65,26 @@ class AsyncPullConsumer:
         consume_from: where a queue begins that the group never committed: "earliest", "latest", a datetime, or
             milliseconds since 1970.
         on_skipped: called where messages are passed over.
+        trace: tell the trace topic which messages were polled, in the background.
+        trace_topic: the topic of the traces; the broker has it where `traceTopicEnable` says so.
 
         Raises `LocalProtocolError` for a group or topic that cannot be one, `BadAddress` when the name servers cannot
         be read, `TypeError` and `ValueError` for options that mean nothing, `SqlSyntaxError` (a ValueError) for an
         expression that is none.
         """
-        refuse_unknown(unknown, ("sql", "consume_from", "on_skipped", "name_servers"))
-        check_hook("on_skipped", on_skipped)
+        refuse_unknown(unknown, ("sql", "consume_from", "on_skipped", "trace", "trace_topic", "name_servers"))
+        check_hook("on_skipped", on_skipped, "a Skipped")
+        check_flag("trace", trace)
+        check_text("trace_topic", trace_topic)
         name_servers = name_servers_or_default(name_servers)
         self.skipped = 0
         """Messages that were passed over without having been returned."""
         self._group = group
         self._on_skipped = on_skipped
         self._core = new_pull_core(group, topics, name_servers, consume_from, self._skip, sql)
+        self._tracing: ProducerCore | None = None
+        if trace:
+            self._tracing = new_trace_core(name_servers, trace_topic, new_client_id(), group)
         self._links: AsyncLinks | None = None
         renew_after_fork(self)
         self._lifespan = Lifespan("pull consumer", self._run)
@@ -70,6 +92,8 @@ class AsyncPullConsumer:
     def renew(self) -> None:
         """Be another client in a child process, if it was not opened; one that was is refused there."""
         self._core.renew(new_client_id())
+        if self._tracing is not None:
+            self._tracing.client_id = new_client_id()
 
     async def start(self) -> None:
         """Open it in the running event loop; any task may use it from now on. Raises `NotOpen` the second time."""
@@ -121,9 +145,9 @@ class AsyncPullConsumer:
         """Go on behind the last message, in every queue."""
         await self._open.drive(self._core.seek_to_end())
 
-    async def seek_to_time(self, timestamp_ms: int) -> None:
-        """Go on at the first message stored at or after a time, in every queue."""
-        await self._open.drive(self._core.seek_to_time(timestamp_ms))
+    async def seek_to_time(self, moment: datetime | int) -> None:
+        """Go on at the first message stored at or after a time (milliseconds, if a number), in every queue."""
+        await self._open.drive(self._core.seek_to_time(moment))
 
     async def position(self, queue: TopicQueue) -> int:
         """Return the offset at which the next poll reads a queue."""
@@ -131,7 +155,10 @@ class AsyncPullConsumer:
 
     async def poll(self, max_count: int = 32, *, timeout: float = 1.0) -> list[ReceivedMessage]:
         """Return the next messages of one queue; nothing if none came within `timeout` seconds."""
-        return await self._open.drive(self._core.poll(max_count, timeout))
+        messages = await self._open.drive(self._core.poll(max_count, timeout))
+        if self._tracing is not None and self._tracing.trace is not None:
+            self._tracing.trace.record_poll(messages, default_unique_keys().next(), now_ms())
+        return messages
 
     async def commit(self) -> None:
         """Record every position as the group's progress."""
@@ -145,5 +172,19 @@ class AsyncPullConsumer:
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
-        async with AsyncLinks.open(troubles=Troubles()) as self._links:
-            yield
+        troubles = Troubles()
+        async with AsyncLinks.open(troubles=troubles) as self._links:
+            if self._tracing is None:
+                yield
+                return
+            failure: Exception | None = None
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send_traces_forever, self._tracing, self._links, troubles)
+                try:
+                    yield
+                except Exception as exc:
+                    failure = exc  # kept out of the task group, which would wrap it
+                tasks.cancel_scope.cancel()
+            await send_last_traces(self._tracing, self._links)
+            if failure is not None:
+                raise failure

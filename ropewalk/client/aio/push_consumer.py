@@ -9,9 +9,10 @@ Runs under trio and asyncio. Handlers are coroutine functions, or plain function
 message is delivered at least once: its handler may see it again after a crash, a rebalance or a failure.
 
 A handler that raises, whatever it raises, gives its message back: it comes again after 10 s, 30 s, 1 min, … (or as
-`RetryLater` says), and after `max_retries` it is a dead letter in `%DLQ%<group>`. One whose handler takes longer than
-`consume_timeout` is given back too, and `on_error` hears of it as a `TimeoutError`. With `orderly=True` the messages of
-a queue are handled one after the other by one member at a time; a failed one is tried again in place after
+`RetryLater` says), and after `max_retries` it is a dead letter in `%DLQ%<group>`. A message whose handler returns is
+handled, whatever it returns; a value other than None and True is told to the log, once. One whose handler takes longer
+than `consume_timeout` is given back too, and `on_error` hears of it as a `TimeoutError`. With `orderly=True` the
+messages of a queue are handled one after the other by one member at a time; a failed one is tried again in place after
 `order_pause` seconds. With `broadcasting=True` every member gets every message, a failed one is dropped, and progress
 is kept in `offsets_folder`.
 
@@ -45,6 +46,7 @@ from ropewalk.client.aio.push.options import PushOptions
 from ropewalk.client.aio.push.progress import Progress
 from ropewalk.client.aio.push.requests import ClientRequests
 from ropewalk.client.aio.push.sharing import Sharing
+from ropewalk.client.aio.trace_sender import send_last_traces, send_traces_forever
 from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.consuming import ConsumerIdentity
 from ropewalk.client.core.consume.membership import Subscription
@@ -56,11 +58,13 @@ from ropewalk.client.machine import (
     name_servers_or_default,
     new_client_id,
     new_consumer_core,
+    new_trace_core,
     now_ms,
     own_client_id,
     subscriptions,
 )
 from ropewalk.client.stop_signals import StopSignals
+from ropewalk.format.names import TRACE_TOPIC
 
 __all__ = ["AsyncPushConsumer", "ReceivedMessage"]
 
@@ -99,6 +103,8 @@ class AsyncPushConsumer:
         commit_interval: float = 5.0,
         rebalance_interval: float = 20.0,
         close_timeout: float = 10.0,
+        trace: bool = False,
+        trace_topic: str = TRACE_TOPIC,
         **unknown: Never,
     ) -> None:
         """Make it without connecting. Times are in seconds.
@@ -106,7 +112,8 @@ class AsyncPushConsumer:
         group: the consumer group, whose members share the queues of its topics.
         topics: what is wanted of each: "*", or tags as in "paid || refunded"; the same for all members of a group.
         sql: further topics, each with an SQL92 expression over properties: {"orders": "amount > 3 AND region = 'eu'"}.
-        handler: called with every message; what it raises gives the message back. A coroutine function, or a plain one.
+        handler: called with every message; what it raises gives the message back, what it returns means nothing. A
+            coroutine function, or a plain one.
         name_servers: as in "host:port;host:port"; ROPEWALK_NAMESRV_ADDR or NAMESRV_ADDR if absent, else a local one.
         client_id: the name of this member; one that no other client has, if absent.
         on_error: called in the event loop with a message and what its handler raised; logs it by default.
@@ -129,6 +136,8 @@ class AsyncPushConsumer:
         commit_interval: how often progress is recorded.
         rebalance_interval: how often queues are divided anew, besides when a broker says so.
         close_timeout: how long `close` waits for handlers that are at work.
+        trace: tell the trace topic when each message is handled and how that ended, in the background.
+        trace_topic: the topic of the traces; the broker has it where `traceTopicEnable` says so.
 
         Raises `LocalProtocolError` for a group that cannot be one, `BadAddress` when the name servers cannot be read,
         `TypeError` and `ValueError` for options that mean nothing, `SqlSyntaxError` (a ValueError) for an expression
@@ -137,8 +146,8 @@ class AsyncPushConsumer:
         name_servers = name_servers_or_default(name_servers)
         options = make_options(PushOptions, locals(), unknown)
         check_text("client_id", client_id)
-        check_hook("on_error", on_error)
-        check_hook("on_skipped", on_skipped)
+        check_hook("on_error", on_error, "a message", "an exception")
+        check_hook("on_skipped", on_skipped, "a Skipped")
         caller = HandlerCaller(handler, on_error)
         wanted = subscriptions(topics, sql)
         read = tuple(subscription.topic for subscription in wanted)
@@ -153,7 +162,11 @@ class AsyncPushConsumer:
         )
         self._given_id = client_id
         self._core = new_consumer_core(name_servers, identity)
-        self._member = Member(self._core, options, read, on_skipped)
+        self._tracing = None
+        if options.trace:
+            self._tracing = new_trace_core(name_servers, options.trace_topic, identity.client_id, group)
+        buffer = self._tracing.trace if self._tracing is not None else None
+        self._member = Member(self._core, options, read, on_skipped, buffer)
         self._progress = Progress(self._member)
         self._handling = Handling(self._member, caller, on_error)
         self._sharing = Sharing(self._member, self._progress, self._handling)
@@ -212,6 +225,8 @@ class AsyncPushConsumer:
     def renew(self) -> None:
         """Be another client in a child process, if it was not opened; one that was is refused there."""
         self._core.renew(own_client_id(self._given_id))
+        if self._tracing is not None:
+            self._tracing.client_id = self.client_id
 
     async def start(self) -> None:
         """Join the group; handlers are called from now on.
@@ -249,6 +264,8 @@ class AsyncPushConsumer:
                         self._handling.start_workers()
                         self._sharing.start()
                         member.start(self._progress.commit_forever)
+                        if self._tracing is not None:
+                            member.start(send_traces_forever, self._tracing, links, member.troubles)
                         yield
                         await self._sharing.settle()
                     except Exception as exc:
@@ -256,6 +273,8 @@ class AsyncPushConsumer:
                     tasks.cancel_scope.cancel()
             finally:
                 self._sharing.release()
+                if self._tracing is not None:
+                    await send_last_traces(self._tracing, links)
                 with anyio.move_on_after(UNREGISTER_S, shield=True):
                     await self._sharing.leave()
         if failure is not None:

@@ -41,11 +41,14 @@ from ropewalk.client.core.produce.transacting import (
     Transaction,
     TransactionCore,
     check_of,
+    require_outcome,
+    set_outcome,
 )
 from ropewalk.client.core.routes import DEFAULT_TOPIC, Queue
 from ropewalk.client.log import logger
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RopewalkError
+from ropewalk.format.names import TRACE_TOPIC
 from ropewalk.format.remoting import Command
 
 __all__ = ["AsyncTransactionProducer", "OnCheck", "OnCheckAsync"]
@@ -82,6 +85,8 @@ class AsyncTransactionProducer(AsyncProducer):
         batch_bytes: int = 64 * 1024,
         batch_count: int = 512,
         pending_max: int = 10_000,
+        trace: bool = False,
+        trace_topic: str = TRACE_TOPIC,
         **unknown: Never,
     ) -> None:
         """Make it without connecting. Times are in seconds, sizes in bytes.
@@ -103,6 +108,8 @@ class AsyncTransactionProducer(AsyncProducer):
         batch_bytes: the size at which gathered messages leave.
         batch_count: the number at which gathered messages leave.
         pending_max: messages given to `send_async` and not yet accounted for; more of them wait.
+        trace: tell the trace topic what becomes of each message, for `ropewalk admin message trace`; in the background.
+        trace_topic: the topic of the traces; the broker has it where `traceTopicEnable` says so.
 
         Raises `ValueError` without a group, `BadAddress` when the list cannot be read, `LocalProtocolError` for a group
         that cannot be one, `TypeError` and `ValueError` for options that mean nothing.
@@ -110,7 +117,7 @@ class AsyncTransactionProducer(AsyncProducer):
         options = make_options(ProducerOptions, locals(), unknown)
         if not group:
             raise ValueError("a transactional producer needs a group of its own: brokers ask its members")
-        check_hook("on_check", on_check)
+        check_hook("on_check", on_check, "a message")
         if isinstance(topics, str):
             raise TypeError(f"topics are several, as in [{topics!r}]")
         super().__init__(name_servers, client_id=client_id, **asdict(options))
@@ -166,12 +173,16 @@ class AsyncTransactionProducer(AsyncProducer):
     ) -> Transaction:
         """Store a message, carry out `local`, and commit, roll back or leave the transaction as that says.
 
-        An exception of `local` rolls back and is raised. Raises as `send` when the message was not stored: `local` has
+        An exception of `local` rolls back and is raised. One that returns no `Outcome` leaves the transaction to
+        `on_check`, and raises `TypeError`. Raises as `send` when the message was not stored: `local` has
         not been called then.
         """
+        check_hook("local", local, "a message")
         async with self.transaction(topic, message, queue=queue, timeout=timeout) as transaction:
             outcome = local(transaction.message)
-            transaction.outcome = await outcome if inspect.isawaitable(outcome) else outcome
+            outcome = await outcome if inspect.isawaitable(outcome) else outcome
+            set_outcome(transaction, outcome)
+        require_outcome(outcome)
         return transaction
 
     async def begin(
@@ -190,6 +201,7 @@ class AsyncTransactionProducer(AsyncProducer):
 
     async def end(self, transaction: Transaction) -> None:
         """Tell the broker `transaction.outcome`. Once; what goes wrong is `transaction.problem`."""
+        require_outcome(transaction.outcome)
         await self._open_links.drive(self._transactions.end(transaction))
         if transaction.problem is not None:
             logger().warning(
@@ -262,7 +274,7 @@ class AsyncTransactionProducer(AsyncProducer):
             if inspect.iscoroutinefunction(self._on_check):
                 outcome = await self._on_check(message)
             else:
-                outcome = await anyio.to_thread.run_sync(self._on_check, message)
+                (outcome,) = await anyio.to_thread.run_sync(lambda: (self._on_check(message),))
                 if inspect.isawaitable(outcome):
                     outcome = await outcome
             return Outcome(outcome)

@@ -15,6 +15,7 @@ with its next message.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -25,11 +26,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never
 
 from ropewalk.client.blocking.links import BlockingLinks, ConversationPool
+from ropewalk.client.blocking.trace_thread import TraceThread
 from ropewalk.client.core.connection import NotOpen, Unreachable
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.ids import default_unique_keys
 from ropewalk.client.core.messages import PRODUCER_GROUP, Message, SendResult
-from ropewalk.client.core.options import make_options
+from ropewalk.client.core.options import check_wait, make_options
 from ropewalk.client.core.produce.bodies import COMPRESS_OVER
 from ropewalk.client.core.produce.sending import (
     MESSAGE_OVERHEAD,
@@ -38,8 +40,10 @@ from ropewalk.client.core.produce.sending import (
     QueueSelector,
     SendCounts,
     as_message,
+    as_messages,
     at_broker,
     batch_key,
+    check_call,
     check_sendable,
     split_result,
 )
@@ -49,6 +53,7 @@ from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.log import Troubles, log_lost
 from ropewalk.client.machine import clock, name_servers_or_default, new_client_id, now_ms, own_client_id
 from ropewalk.errors import OutcomeUnknown, RopewalkError
+from ropewalk.format.names import TRACE_TOPIC
 
 if TYPE_CHECKING:
     from ropewalk.client.aio.producer import AsyncProducer
@@ -156,6 +161,8 @@ class Producer:
         batch_bytes: int = 64 * 1024,
         batch_count: int = 512,
         pending_max: int = 10_000,
+        trace: bool = False,
+        trace_topic: str = TRACE_TOPIC,
         **unknown: Never,
     ) -> None:
         """Make it without connecting. Times are in seconds, sizes in bytes.
@@ -164,8 +171,8 @@ class Producer:
         client_id: the name of this client at brokers; one that no other client has, if absent.
         group: the producer group.
         timeout: for a send with all its attempts.
-        retries: attempts after the first, where the outcome of one is unknown or a broker cannot; 0 for a single
-            attempt. What is refused for a moment is tried as long as there is time, and does not count.
+        retries: attempts after the first, where the outcome of one is unknown or a broker cannot. What is refused for
+            a moment is tried as long as there is time, and does not count.
         compress_over: bodies longer than this are compressed if that makes them shorter; those of a batch are not.
         avoid_slow_brokers: leave brokers alone for a while that answered slowly or not at all.
         retry_unless_ok: try another broker for a message that was stored with a reservation, at the price of a
@@ -174,6 +181,8 @@ class Producer:
         batch_bytes: the size at which gathered messages leave.
         batch_count: the number at which gathered messages leave.
         pending_max: messages given to `send_async` and not yet accounted for; more of them wait.
+        trace: tell the trace topic what becomes of each message, for `ropewalk admin message trace`; in the background.
+        trace_topic: the topic of the traces; the broker has it where `traceTopicEnable` says so.
 
         Raises `BadAddress` when the list cannot be read, `LocalProtocolError` for a group that cannot be one,
         `TypeError` and `ValueError` for options that mean nothing.
@@ -210,6 +219,7 @@ class Producer:
         self._own = threading.local()
         self._troubles = Troubles()
         self._all_links: list[BlockingLinks] = []
+        self._traces = TraceThread(self._core, lock, self._troubles) if self._options.trace else None
 
     def renew(self) -> None:
         """Begin anew in a child process, as another client and with counts of its own.
@@ -258,7 +268,7 @@ class Producer:
         timeout: float | None = None,
     ) -> SendResult:
         """Send messages as one: all lie in one queue, in order, or none is stored. Raises as `send`."""
-        batch = [as_message(message) for message in messages]
+        batch = as_messages(messages)
         steps = self._core.send(topic, batch, queue=queue, selector=selector, timeout=timeout)
         return self._links.drive(steps, self._changed)
 
@@ -327,6 +337,7 @@ class Producer:
         from ropewalk.client.aio.producer import AsyncProducer  # an event loop, for programs that ask
         from ropewalk.client.blocking.loop_thread import LoopThread
 
+        check_call(topic, queue, selector, timeout)
         with self._requester_lock:
             self._require_open()
             if self._requester is None:
@@ -353,10 +364,14 @@ class Producer:
 
     def flush(self, timeout: float | None = None) -> bool:
         """Send the waiting batches at once, and wait until every message has its outcome. False if time was up."""
+        if timeout is not None:
+            check_wait(timeout)
         with self._changed:
             self._batcher.close_batches()
             self._changed.notify_all()
-            return self._fewer.wait_for(lambda: not self._pending_count, timeout)
+            return self._fewer.wait_for(
+                lambda: not self._pending_count, None if timeout == math.inf else timeout
+            )
 
     def queues(self, topic: str) -> tuple[Queue, ...]:
         """Return the queues a message to this topic can go to."""
@@ -416,6 +431,8 @@ class Producer:
             _settle_together([future for _, future in batch], never_left)
         if self._sender is not None:
             self._sender.join()  # bounded by the time limit of the send it is in
+        if self._traces is not None:
+            self._traces.close()
         if links is not None:
             links.drive(self._core.unregister(), self._changed)
         for links in self._all_links:

@@ -11,18 +11,31 @@ One thread at a time uses a consumer. What a poll does, and what a position is, 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Never
 
 from ropewalk.client.blocking.links import BlockingLinks
+from ropewalk.client.blocking.trace_thread import TraceThread
 from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped, Skipped
-from ropewalk.client.core.options import check_hook, refuse_unknown
+from ropewalk.client.core.ids import default_unique_keys
+from ropewalk.client.core.options import check_flag, check_hook, check_text, refuse_unknown
+from ropewalk.client.core.tracing.trace_buffer import TraceBuffer
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.log import Troubles, log_skipped
-from ropewalk.client.machine import name_servers_or_default, new_client_id, new_pull_core
+from ropewalk.client.machine import (
+    name_servers_or_default,
+    new_client_id,
+    new_pull_core,
+    new_trace_core,
+    now_ms,
+)
+from ropewalk.format.names import TRACE_TOPIC
 
 
 class PullConsumer:
@@ -37,6 +50,8 @@ class PullConsumer:
         sql: Mapping[str, str] | None = None,
         consume_from: ConsumeFrom = "latest",
         on_skipped: OnSkipped | None = None,
+        trace: bool = False,
+        trace_topic: str = TRACE_TOPIC,
         **unknown: Never,
     ) -> None:
         """Make it without connecting.
@@ -48,13 +63,17 @@ class PullConsumer:
         consume_from: where a queue begins that the group never committed: "earliest", "latest", a datetime, or
             milliseconds since 1970.
         on_skipped: called where messages are passed over.
+        trace: tell the trace topic which messages were polled, in the background.
+        trace_topic: the topic of the traces; the broker has it where `traceTopicEnable` says so.
 
         Raises `LocalProtocolError` for a group or topic that cannot be one, `BadAddress` when the name servers cannot
         be read, `TypeError` and `ValueError` for options that mean nothing, `SqlSyntaxError` (a ValueError) for an
         expression that is none.
         """
-        refuse_unknown(unknown, ("sql", "consume_from", "on_skipped", "name_servers"))
-        check_hook("on_skipped", on_skipped)
+        refuse_unknown(unknown, ("sql", "consume_from", "on_skipped", "trace", "trace_topic", "name_servers"))
+        check_hook("on_skipped", on_skipped, "a Skipped")
+        check_flag("trace", trace)
+        check_text("trace_topic", trace_topic)
         name_servers = name_servers_or_default(name_servers)
         self.skipped = 0
         """Messages that were passed over without having been returned."""
@@ -62,14 +81,29 @@ class PullConsumer:
         self._on_skipped = on_skipped
         self._core = new_pull_core(group, topics, name_servers, consume_from, self._skip, sql)
         self._links = BlockingLinks(troubles=Troubles())
+        self._new_traces = (
+            partial(new_trace_core, name_servers, trace_topic, traced_group=group) if trace else None
+        )
+        self._begin_traces()
         renew_after_fork(self)
+
+    def _begin_traces(self) -> None:
+        self._lock = threading.RLock()
+        self._trace: TraceBuffer | None = None
+        if self._new_traces is not None:
+            core = self._new_traces(new_client_id())
+            self._trace = core.trace
+            self._traces = TraceThread(core, self._lock, Troubles())
 
     def renew(self) -> None:
         """Begin anew in a child process: with a client id of its own. Positions stay; connections see to themselves."""
         self._core.renew(new_client_id())
+        self._begin_traces()
 
     def close(self) -> None:
         """Hang up. Nothing is committed by it; closing twice is harmless."""
+        if self._trace is not None:
+            self._traces.close()
         self._links.close()
 
     def __enter__(self) -> PullConsumer:
@@ -113,9 +147,9 @@ class PullConsumer:
         """Go on behind the last message, in every queue."""
         self._links.drive(self._core.seek_to_end())
 
-    def seek_to_time(self, timestamp_ms: int) -> None:
-        """Go on at the first message stored at or after a time, in every queue."""
-        self._links.drive(self._core.seek_to_time(timestamp_ms))
+    def seek_to_time(self, moment: datetime | int) -> None:
+        """Go on at the first message stored at or after a time (milliseconds, if a number), in every queue."""
+        self._links.drive(self._core.seek_to_time(moment))
 
     def position(self, queue: TopicQueue) -> int:
         """Return the offset at which the next poll reads a queue."""
@@ -123,7 +157,11 @@ class PullConsumer:
 
     def poll(self, max_count: int = 32, *, timeout: float = 1.0) -> list[ReceivedMessage]:
         """Return the next messages of one queue; nothing if none came within `timeout` seconds."""
-        return self._links.drive(self._core.poll(max_count, timeout))
+        messages = self._links.drive(self._core.poll(max_count, timeout))
+        if self._trace is not None:
+            with self._lock:
+                self._trace.record_poll(messages, default_unique_keys().next(), now_ms())
+        return messages
 
     def commit(self) -> None:
         """Record every position as the group's progress."""

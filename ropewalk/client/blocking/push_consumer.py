@@ -24,6 +24,7 @@ from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped
 from ropewalk.client.core.options import make_options
 from ropewalk.client.stop_signals import StopSignals
+from ropewalk.format.names import TRACE_TOPIC
 
 LOOK_S = 0.5
 """How often `run` looks whether consumption has ended by itself."""
@@ -59,6 +60,8 @@ class PushConsumer(LoopClient[AsyncPushConsumer]):
         commit_interval: float = 5.0,
         rebalance_interval: float = 20.0,
         close_timeout: float = 10.0,
+        trace: bool = False,
+        trace_topic: str = TRACE_TOPIC,
         **unknown: Never,
     ) -> None:
         """Make it without connecting. Times are in seconds.
@@ -66,7 +69,7 @@ class PushConsumer(LoopClient[AsyncPushConsumer]):
         group: the consumer group, whose members share the queues of its topics.
         topics: what is wanted of each: "*", or tags as in "paid || refunded"; the same for all members of a group.
         sql: further topics, each with an SQL92 expression over properties: {"orders": "amount > 3 AND region = 'eu'"}.
-        handler: called with every message; what it raises gives the message back.
+        handler: called with every message; what it raises gives the message back, what it returns means nothing.
         name_servers: as in "host:port;host:port"; ROPEWALK_NAMESRV_ADDR or NAMESRV_ADDR if absent, else a local one.
         client_id: the name of this member; one that no other client has, if absent.
         on_error: called in the consumer's own thread with a message and what its handler raised; logs it by default.
@@ -89,6 +92,8 @@ class PushConsumer(LoopClient[AsyncPushConsumer]):
         commit_interval: how often progress is recorded.
         rebalance_interval: how often queues are divided anew, besides when a broker says so.
         close_timeout: how long `close` waits for handlers that are at work.
+        trace: tell the trace topic when each message is handled and how that ended, in the background.
+        trace_topic: the topic of the traces; the broker has it where `traceTopicEnable` says so.
 
         Raises `LocalProtocolError` for a group that cannot be one, `BadAddress` when the name servers cannot be read,
         `TypeError` and `ValueError` for options that mean nothing, `SqlSyntaxError` (a ValueError) for an expression

@@ -22,7 +22,7 @@ import msgspec
 from ropewalk.client.admin.results import topic_kind
 from ropewalk.client.blocking.connection import TIMEOUT_S, Connection
 from ropewalk.client.core.addresses import AddressRing, parse_address_list
-from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.connection import NoMaster, Unreachable
 from ropewalk.client.core.directory import NoNameServer
 from ropewalk.client.core.ids import UniqueKeys, default_unique_keys
 from ropewalk.client.core.messages import (
@@ -39,6 +39,7 @@ from ropewalk.client.core.messages import (
     route_request,
     send_request,
 )
+from ropewalk.client.core.produce.sending import write_queues
 from ropewalk.client.core.routes import DEFAULT_TOPIC, MASTER_ID, Queue, TopicRoute, parse_route
 from ropewalk.client.core.steps import answer_header, require_success
 from ropewalk.client.machine import name_servers_or_default
@@ -116,6 +117,8 @@ class Client:
         self._connections: dict[str, Connection] = {}
         self._routes: dict[str, TopicRoute] = {}
         self._write_routes: dict[str, TopicRoute] = {}
+        self._existing: set[str] = set()
+        """Topics that a name server has known."""
         self.new_topics: set[str] = set()
         """Topics that did not exist when they were first sent to: their first message makes them."""
         self._pull_from: dict[tuple[str, Queue], int] = {}
@@ -145,8 +148,11 @@ class Client:
         return self._routes[topic]
 
     def write_queues(self, topic: str) -> tuple[Queue, ...]:
-        """Return the queues to send to. For a topic that does not exist yet: those it will have once created."""
-        return self._write_route(topic).write_queues()
+        """Return the queues to send to. For a topic that does not exist yet: those it will have once created.
+
+        Raises `Unreachable` if there would be some with a master, as while a group elects one.
+        """
+        return write_queues(topic, self.write_route(topic))
 
     def read_queues(self, topic: str) -> tuple[Queue, ...]:
         """Return the queues to pull from."""
@@ -185,7 +191,10 @@ class Client:
         """Write a send and do not wait. Several messages become a batch (`can_be_batched` of each)."""
         assert messages, "nothing to send"
         queue = queue or self._next_queue(topic)
-        connection = self._broker_connection(self._write_route(topic), queue.broker_name)
+        broker = self.write_route(topic).brokers.get(queue.broker_name)
+        if broker is None or broker.master is None:
+            raise NoMaster(f"the name server knows no master of broker {queue.broker_name}")
+        connection = self._connection(broker.master)
         now_ms = time.time_ns() // 1_000_000
         unique_keys = tuple(self._unique_keys.next() for _ in messages)
         if len(messages) == 1:
@@ -328,11 +337,14 @@ class Client:
         )
         return tuple(sorted(name for name in names if topic_kind(name, system) == "normal"))
 
-    # Connections
-
-    def _write_route(self, topic: str) -> TopicRoute:
+    def write_route(self, topic: str) -> TopicRoute:
+        """Return the route to send by; remembered until `forget_routes`. Raises `Rejected` (17) if there is none."""
         if topic not in self._write_routes:
             answer = self._ask_name_server(route_request(topic))
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST and topic in self._existing:
+                raise error_for(
+                    ResponseCode.SERVICE_NOT_AVAILABLE, f"no broker serves topic {topic} at the moment"
+                )
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 template = self._ask_name_server(route_request(DEFAULT_TOPIC))
                 if template.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -343,7 +355,10 @@ class Client:
                 self.new_topics.add(topic)
             else:
                 self._write_routes[topic] = parse_route(require_success(answer).body)
+                self._existing.add(topic)
         return self._write_routes[topic]
+
+    # Connections
 
     def _next_queue(self, topic: str) -> Queue:
         queues = self.write_queues(topic)

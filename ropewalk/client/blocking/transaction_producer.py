@@ -23,11 +23,12 @@ from ropewalk.client.aio.transaction_producer import AsyncTransactionProducer, O
 from ropewalk.client.blocking.loop_thread import LoopClient, LoopThread
 from ropewalk.client.core.connection import NotOpen
 from ropewalk.client.core.messages import Message, SendResult
-from ropewalk.client.core.options import make_options
+from ropewalk.client.core.options import check_hook, make_options
 from ropewalk.client.core.produce.bodies import COMPRESS_OVER
 from ropewalk.client.core.produce.sending import ProducerOptions
-from ropewalk.client.core.produce.transacting import Outcome, Transaction
+from ropewalk.client.core.produce.transacting import Outcome, Transaction, require_outcome, set_outcome
 from ropewalk.client.core.routes import Queue
+from ropewalk.format.names import TRACE_TOPIC
 
 __all__ = ["TransactionProducer"]
 
@@ -52,6 +53,8 @@ class TransactionProducer(LoopClient[AsyncTransactionProducer]):
         batch_bytes: int = 64 * 1024,
         batch_count: int = 512,
         pending_max: int = 10_000,
+        trace: bool = False,
+        trace_topic: str = TRACE_TOPIC,
         **unknown: Never,
     ) -> None:
         """Make it without connecting. Times are in seconds, sizes in bytes.
@@ -73,6 +76,8 @@ class TransactionProducer(LoopClient[AsyncTransactionProducer]):
         batch_bytes: the size at which gathered messages leave.
         batch_count: the number at which gathered messages leave.
         pending_max: messages given to `send_async` and not yet accounted for; more of them wait.
+        trace: tell the trace topic what becomes of each message, for `ropewalk admin message trace`; in the background.
+        trace_topic: the topic of the traces; the broker has it where `traceTopicEnable` says so.
 
         Raises `ValueError` without a group, `BadAddress` when the list cannot be read, `LocalProtocolError` for a group
         that cannot be one, `TypeError` and `ValueError` for options that mean nothing.
@@ -127,11 +132,15 @@ class TransactionProducer(LoopClient[AsyncTransactionProducer]):
     ) -> Transaction:
         """Store a message, carry out `local`, and commit, roll back or leave the transaction as that says.
 
-        An exception of `local` rolls back and is raised. Raises as `Producer.send` when the message was not stored:
-        `local` has not been called then.
+        An exception of `local` rolls back and is raised. One that returns no `Outcome` leaves the transaction to
+        `on_check`, and raises `TypeError`. Raises as `Producer.send` when the message was not stored: `local` has not
+        been called then.
         """
+        check_hook("local", local, "a message")
         with self.transaction(topic, message, queue=queue, timeout=timeout) as transaction:
-            transaction.outcome = local(transaction.message)
+            outcome = local(transaction.message)
+            set_outcome(transaction, outcome)
+        require_outcome(outcome)
         return transaction
 
     def send(

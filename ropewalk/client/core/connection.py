@@ -31,6 +31,10 @@ class Unreachable(RopewalkError):
     """No peer answers at an address, or the connection is already gone. The request never left."""
 
 
+class NoMaster(Unreachable):
+    """A broker set has no master at the moment: its leader died, or it restarts."""
+
+
 class NotOpen(Unreachable):
     """A client was used that is not open: before it was opened, after it was closed, or across a fork."""
 

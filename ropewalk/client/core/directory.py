@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ropewalk.client.core.addresses import AddressRing
-from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.connection import NoMaster, Unreachable
 from ropewalk.client.core.messages import route_request
 from ropewalk.client.core.routes import DEFAULT_TOPIC, MASTER_ID, Queue, TopicRoute, parse_route
 from ropewalk.client.core.steps import Steps, require_success
@@ -144,8 +144,13 @@ class Directory:
         """Return the address of a broker set's master. Raises `Unreachable` when none is known."""
         route = self.cached_route(topic)
         broker = route.brokers.get(broker_name) if route is not None else None
+        if broker is None and route is not None and route.brokers:
+            there = ", ".join(sorted(route.brokers))
+            raise NoMaster(
+                f"the name server knows no broker {broker_name} for topic {topic}: it knows {there}"
+            )
         if broker is None or broker.master is None:
-            raise Unreachable(f"the name server knows no master of broker {broker_name}")
+            raise NoMaster(f"the name server knows no master of broker {broker_name}")
         return broker.master
 
     def member_of(self, topic: str, queue: Queue, preferred_id: int = MASTER_ID) -> str:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from ropewalk.client.core.options import milliseconds_of
 from ropewalk.client.core.produce.delay_levels import delay_level_of
 from ropewalk.client.core.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, Queue
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
@@ -69,7 +70,9 @@ class Message(msgspec.Struct, frozen=True):
     is the number of one, whose length is each broker's affair: one above the highest counts as the highest.
     Messages of one `group` are stored in one queue, in the order they were sent.
 
-    Raises `TypeError` and `ValueError`, which say what is right: a key with a blank would be two on the wire.
+    Raises `TypeError` and `ValueError`, which say what is right: a key with a blank would be two on the wire, and a tag
+    with `||` is one that no subscription can name. A copy of a message that has such a tag all the same, from another
+    client, takes it as the property TAGS.
     """
 
     body: bytes
@@ -86,8 +89,14 @@ class Message(msgspec.Struct, frozen=True):
         if not isinstance(self.body, bytes):
             # A mistake of the program, told where it was made and not where the message is sent.
             raise TypeError(_no_bytes(self.body))
-        if self.tags is not None and not isinstance(self.tags, str):
-            raise TypeError(f"tags is one tag, as text, and not {self.tags!r}")
+        if self.tags is not None:
+            if not isinstance(self.tags, str):
+                raise TypeError(f"tags is one tag, as text, and not {self.tags!r}")
+            if not can_be_subscribed(self.tags):
+                raise ValueError(
+                    f"tags {self.tags!r}: a message has one tag, without || and without blanks around it; "
+                    'consumers write || between the tags that they want, as in "paid || refunded"'
+                )
         if self.group is not None and not isinstance(self.group, str):
             raise TypeError(f"the group of a message is text, and not {self.group!r}")
         if self.properties:
@@ -110,6 +119,18 @@ class Message(msgspec.Struct, frozen=True):
         return later_property(self) is None and (not properties or not _LATER.intersection(properties))
 
 
+def can_be_subscribed(tag: str) -> bool:
+    """Return True if a subscription can name the tag: `||` separates tags there, and blanks around one are dropped."""
+    return "||" not in tag and tag == tag.strip()
+
+
+def copied_tags(tags: str | None) -> tuple[str | None, dict[str, str]]:
+    """Return the tags and the properties by which a copy of a message has the tags that another client gave it."""
+    if not tags:
+        return None, {}
+    return (tags, {}) if can_be_subscribed(tags) else (None, {P.TAGS: tags})
+
+
 def later_property(message: Message) -> tuple[str, str] | None:
     """Return the property that says when a message is delivered, and its value; None for one without a delay.
 
@@ -123,10 +144,8 @@ def later_property(message: Message) -> tuple[str, str] | None:
         if isinstance(deliver_at, datetime):
             if deliver_at.tzinfo is None:
                 raise ValueError("deliver_at has no time zone: give one, as in datetime.now(UTC)")
-            deliver_at = _milliseconds(deliver_at - _EPOCH)
-        elif not isinstance(deliver_at, int):
-            raise TypeError(f"deliver_at is a datetime or milliseconds since 1970, and not {deliver_at!r}")
-        return P.TIMER_DELIVER_MS, str(deliver_at)
+            return P.TIMER_DELIVER_MS, str(_milliseconds(deliver_at - _EPOCH))
+        return P.TIMER_DELIVER_MS, str(milliseconds_of("deliver_at", deliver_at))
     return (P.DELAY, str(message.delay_level)) if message.delay_level else None
 
 
@@ -332,13 +351,17 @@ def message_properties(message: Message, unique_key: str) -> bytes:
 
 def _no_bytes(body: object) -> str:
     hint = ": encode it, as in text.encode()" if isinstance(body, str) else ""
+    if isinstance(body, dict | list):
+        hint = ": encode it, as in json.dumps(body).encode()"
     return f"the body must be bytes, not {type(body).__name__}{hint}"
 
 
 def _check_numbers(*numbers: object) -> None:
     for number in numbers:
-        if not isinstance(number, int):
+        if isinstance(number, bool) or not isinstance(number, int):
             raise TypeError(f"flag and delay_level are whole numbers, and not {number!r}")
+        if not -(2**31) <= number < 2**31:
+            raise ValueError(f"flag and delay_level are numbers of 32 bits, and not {number!r}")
 
 
 def _check_texts(properties: object) -> None:

@@ -66,6 +66,8 @@ def reply_topic(cluster: str) -> str:
 
 def reply_message(request: ReceivedMessage, answer: Message) -> tuple[str, Message]:
     """Return the topic to answer a request at, and the answer. Raises `LocalProtocolError` for what is no request."""
+    if not isinstance(request, ReceivedMessage):
+        raise TypeError(f"a reply is to a message that was received, and not to {request!r}")
     asked = request.properties
     missing = [name for name in (P.CLUSTER, P.CORRELATION_ID, P.REPLY_TO_CLIENT) if not asked.get(name)]
     if missing:

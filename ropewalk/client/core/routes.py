@@ -87,6 +87,20 @@ class TopicRoute:
         """Return the queues a producer may choose from."""
         return self._write_queues
 
+    def brokers_without_master(self) -> tuple[str, ...]:
+        """Return the broker sets that would have queues to write to, if they had a master."""
+        return tuple(
+            sorted(
+                {
+                    data.broker_name
+                    for data in self.queues
+                    if data.permission & Permission.WRITE
+                    and data.write_queue_count > 0
+                    and not self._has_master(data.broker_name)
+                }
+            )
+        )
+
     def read_queues(self) -> tuple[Queue, ...]:
         """Return the queues a consumer may read."""
         return tuple(

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ropewalk.client.core.messages import Message
+from ropewalk.client.core.messages import Message, copied_tags
 from ropewalk.client.core.produce.sending import BODY_SIZE_MAX
 from ropewalk.errors import LocalProtocolError, RopewalkError
 from ropewalk.format.names import check_topic
@@ -175,16 +175,17 @@ def _outgoing(row: Mapping[str, Any], columns: Columns, checked: set[str], wait_
             keys = keys.decode()
         except UnicodeDecodeError:
             raise RowRefused(f"its {columns.names['keys']} is not UTF-8 text") from None
+    tags, odd_tags = copied_tags(row.get("tags"))
     message = Message(
         bytes(body),
         keys=split_keys(keys or ""),
-        tags=row.get("tags") or None,
-        properties=properties,
+        tags=tags,
+        properties=properties | odd_tags,
         flag=row.get("flag") or 0,
         delay_level=delay_level,
         group=row.get("sharding_key") or None,
     )
-    size = len(encode_properties(properties)) + sum(
+    size = len(encode_properties(message.properties)) + sum(
         len((text or "").encode()) for text in (keys, message.tags, message.group)
     )
     if size + _ROOM_FOR_OURS > PROPERTIES_SIZE_MAX:

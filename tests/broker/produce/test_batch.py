@@ -273,7 +273,7 @@ def test_a_batch_of_many_alike_messages_takes_the_quick_way(
     monkeypatch.setattr("broker.produce.batch._AT_ONCE_MAX", at_once)
     client = running.connect()
     client.send("T")
-    monkeypatch.setattr("broker.produce.send.split_batch", None)
+    monkeypatch.setattr("broker.produce.batches.split_batch", None)
     tagged = text_of({"UNIQ_KEY": "K", "TAGS": "A"}).encode()
     body = encode_batch(BatchItem(0, one, tagged) for one in (b"a", b"b", b"c"))
     assert client.call(BATCH, send_ext("T"), body).code == 0

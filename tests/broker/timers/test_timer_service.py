@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
+from threading import Event
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.headers import RecallHandle
 from ropewalk.format.remoting import Command
 from store.timer.layout import Checkpoint
+from store.timer.progress import ProgressPage
 from tests.broker.harness import Client, FlushGate, InProcess, config_of
 from tests.broker.transactions.transacting import COMMIT, Producer
 from tests.support.clocks import START_MS
@@ -155,6 +158,41 @@ def test_what_is_delivered_is_what_was_sent(running: InProcess) -> None:
     assert record.properties == {**waiting.properties, **own}
 
 
+def test_a_topic_that_only_timers_knew_of_is_served_when_they_are_delivered(running: InProcess) -> None:
+    """Its master made it and died: the slave has the timers, and never heard of the topic."""
+    client = running.connect()
+    for queue_id in (0, 2):
+        answer = client.send(
+            "fresh", b"x", queueId=queue_id, properties={"TIMER_DELAY_SEC": str(2 + 3 * queue_id)}
+        )
+        assert answer.code == 0
+    running.tick(50)
+    running.broker.topics.delete("fresh", START_MS)
+    running.broker.store.delete_topic("fresh", lambda _noted: None)
+    pass_time(running, 4_000)
+    assert bodies(running, "fresh", 0) == [b"x"]
+    made = running.broker.topics.get("fresh")
+    assert made is not None and made.read_queues == 1
+    pass_time(running, 5_000)
+    assert bodies(running, "fresh", 2) == [b"x"]
+    assert running.broker.topics.get("fresh").read_queues == 3  # type: ignore[union-attr]
+    assert client.pull("fresh", queueId=2).code == ResponseCode.SUCCESS
+
+
+def test_a_topic_that_a_new_timer_names_is_served_before_that_is_due(start_broker: StartBroker) -> None:
+    """So the message can be recalled at the promoted slave."""
+    running = start_broker(recallMessageEnable=True)
+    client = running.connect()
+    properties = {"TIMER_DELAY_SEC": "60", "UNIQ_KEY": "7F0000010ABC18B4AAC2"}
+    running.broker.timers.enabled = False  # a slave's: it enqueues later than its master
+    handle = client.send("fresh", queueId=2, properties=properties).ext["recallHandle"]
+    running.broker.topics.delete("fresh", START_MS)
+    running.broker.timers.enabled = True
+    pass_time(running, 200)
+    assert running.broker.topics.get("fresh").read_queues == 3  # type: ignore[union-attr]
+    assert recall(client, handle, "fresh").code == ResponseCode.SUCCESS
+
+
 def test_two_days_and_more_come_back_into_the_timer_topic_half_way(running: InProcess) -> None:
     timed(running.connect(), TIMER_DELAY_SEC=200_100)
     running.tick()
@@ -295,6 +333,152 @@ def test_nothing_is_enqueued_before_the_checkpoint_has_followed_a_clock_that_was
         if timers.timers.queue_offset == 2:
             return
     pytest.fail("the second message is not enqueued")
+
+
+def copy_of_kill(root: Path, then: Path) -> None:
+    """Copy a store as a kill would leave it; blocks of zeros, of which the wheel has 38 MB, are left out."""
+    for path in root.rglob("*"):
+        if path.is_dir() or path.name == "lock":
+            continue
+        there = then / path.relative_to(root)
+        there.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("rb") as source, there.open("wb") as target:
+            while block := source.read(1 << 20):
+                if block.count(0) == len(block):
+                    target.seek(len(block), 1)
+                else:
+                    target.write(block)
+            target.truncate()
+
+
+def kill(running: InProcess, root: Path, then: Path) -> None:
+    """Leave what a kill at this moment leaves, in another directory, and end the broker."""
+    copy_of_kill(root, then)
+    running.__exit__(None, None, None)
+
+
+def wait_for_page(running: InProcess) -> None:
+    page = running.broker.timers._page_worker
+    assert page is not None
+    for _ in range(3):  # one that is under way, and what happened meanwhile
+        wait_until(lambda: page.is_idle)
+        running.turn()
+
+
+def test_a_kill_after_the_clock_was_set_back_delivers_nothing_twice(tmp_path: Path) -> None:
+    running = InProcess(config_of(tmp_path / "a"))
+    timed(running.connect(), b"first", TIMER_DELAY_SEC=1)
+    pass_time(running, 1_000)
+    running.settle()
+    store = running.broker.store
+    store.request_flush()
+    running.until(lambda: store.flushed_offset == store.log.end_offset)
+    assert bodies(running) == [b"first"]
+    running.clock.set_wall(-60_000)
+    timers = running.broker.timers.timers
+
+    def follows() -> bool:
+        running.tick(10)
+        return timers.read_ms < START_MS
+
+    running.until(follows)
+    wait_for_page(running)
+    now = running.clock.ms
+    kill(running, tmp_path / "a", tmp_path / "b")
+    with InProcess(config_of(tmp_path / "b"), now_ms=now) as again:
+        pass_time(again, 65_000, 1_000)
+        assert bodies(again) == [b"first"]
+
+
+def test_a_start_with_a_clock_that_was_set_back_enqueues_what_the_last_process_did_not(
+    tmp_path: Path,
+) -> None:
+    running = InProcess(config_of(tmp_path / "a"), now_ms=START_MS + 3_600_000)
+    timed(running.connect(), b"first", TIMER_DELAY_SEC=1)
+    pass_time(running, 3_000)
+    timed(running.connect(), b"second", TIMER_DELIVER_MS=START_MS + 3_600_000 + 9_000)
+    running.settle()
+    wait_for_page(running)
+    assert running.broker.timers.timers.queue_offset == 1
+    kill(running, tmp_path / "a", tmp_path / "b")
+    with InProcess(config_of(tmp_path / "b"), now_ms=START_MS) as again:
+        timed(again.connect(), b"third", TIMER_DELAY_SEC=60)
+        again.settle()
+
+        def is_enqueued() -> bool:
+            again.tick(10)
+            return again.broker.timers.timers.queue_offset == 3
+
+        again.until(is_enqueued)
+        pass_time(again, 65_000, 1_000)
+        assert bodies(again) == [b"first", b"third"]
+
+
+def test_a_page_that_is_still_to_be_written_is_not_newer_than_the_checkpoint_of_a_clock_that_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = InProcess(config_of(tmp_path / "a"))
+    timed(running.connect(), b"first", TIMER_DELAY_SEC=1)
+    pass_time(running, 9_000)
+    running.settle()
+    wait_for_page(running)
+    gate = Event()
+    write = ProgressPage.write
+
+    def write_late(*args: Any) -> None:
+        assert gate.wait(20)
+        write(*args)
+
+    monkeypatch.setattr(ProgressPage, "write", write_late)
+    running.clock.set_wall(-8_000)
+    timed(running.connect(), b"second", TIMER_DELAY_SEC=7)
+    sync = running.broker.timers._worker
+    assert sync is not None
+    for _ in range(50):
+        pass_time(running, 100)
+        wait_until(lambda: sync.is_idle)
+    copy_of_kill(tmp_path / "a", tmp_path / "b")
+    gate.set()
+    now = running.clock.ms
+    running.__exit__(None, None, None)
+    with InProcess(config_of(tmp_path / "b"), now_ms=now) as again:
+
+        def is_enqueued() -> bool:
+            again.tick(10)
+            return again.broker.timers.timers.queue_offset == 2
+
+        again.until(is_enqueued)
+        pass_time(again, 9_000, 1_000)
+        assert bodies(again) == [b"first", b"second"]
+
+
+def test_a_slot_that_is_delivered_in_part_waits_for_a_clock_that_was_set_back_and_goes_on_where_it_was(
+    running: InProcess,
+) -> None:
+    wanted = [b"%d" % number for number in range(1_000)]
+    for body in wanted:
+        timed(running.connect(), body, TIMER_DELIVER_MS=START_MS + 2_000)
+    service, timers = running.broker.timers, running.broker.timers.timers
+    running.tick()
+    running.tick(2_000)
+    while timers._done_to == -1 or service._walk is not None:
+        running.turn()
+    begun = len(bodies(running))
+    assert 0 < begun < 1_000
+    running.clock.set_wall(-60_000)
+
+    def went_back() -> bool:
+        running.tick(10)
+        progress = service.progress()
+        assert progress.done == (begun if progress.read_ms > START_MS else 0)
+        return timers.read_ms < START_MS and timers.queue_offset == 1_000
+
+    running.broker.store.request_flush()
+    running.until(went_back)
+    pass_time(running, START_MS + 1_950 - running.clock.ms)
+    assert len(bodies(running)) == begun
+    pass_time(running, 1_000)
+    assert bodies(running) == wanted
 
 
 # -- recall ----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from ha.dledger.hello import Identity, Step, encode
 from ha.dledger.peers import INTRODUCTION_MS, PING_MS, SILENCE_MS, PeerLink, Peers
@@ -140,6 +141,27 @@ def test_the_acceptor_refuses_in_words_before_anything_changes(case: str) -> Non
     assert words in dialer.peers.status["n0"].why, "the dialer's owner is told"
     assert isinstance(dialed.connection, Wire) and dialed.connection.is_closed
     assert isinstance(accepted.connection, Wire) and accepted.connection.is_closed
+
+
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+@pytest.mark.parametrize("kind", Link)
+def test_a_member_that_all_others_dial_is_told_why_they_refuse_it(piece: int, kind: Link) -> None:
+    dialer = Side(ME, known={"n0": b"0" * 16})
+    acceptor = Side(changed(PEER, incarnation=b"2" * 16), ("n1",))
+    with capture_logs() as logs:
+        dialed, accepted = connect(dialer, acceptor, kind, piece=piece)
+    assert not dialed.is_up and not accepted.is_up and dialer.news == []
+    words = "n0 came back with an empty store"
+    assert words in acceptor.peers.status["n1"].why and words in dialer.peers.status["n0"].why
+    told = [log for log in logs if log["log_level"] == "warning" and words in log["reason"]]
+    assert [log["peer"] for log in told] == ["n0", "n1"], "either end has a line of it"
+
+
+@pytest.mark.parametrize("step", [Step.CHALLENGE, Step.HELLO, Step.WELCOME])
+def test_a_welcomed_dialer_that_introduces_itself_again_is_hung_up_on(step: Step) -> None:
+    _, accepted = connect(Side(ME), Side(PEER, ("n1",)))
+    with pytest.raises(RemoteProtocolError, match="that nothing asked for"):
+        accepted.receive(encode(step, b""))
 
 
 @pytest.mark.parametrize(

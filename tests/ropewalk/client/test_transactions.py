@@ -155,3 +155,24 @@ def test_under_both_loops(run: Run, broker: RopewalkBroker) -> None:
 
     run(story)
     assert sorted(bodies(broker, topic, 4)) == [b"block", b"cancelled", b"local", b"plain"]
+
+
+def test_a_local_transaction_that_returns_no_outcome_is_left_to_the_check(broker: RopewalkBroker) -> None:
+    topic, asked = broker.topic("orders"), threading.Event()
+
+    def on_check(message: ReceivedMessage) -> Outcome:
+        asked.set()
+        return Outcome.COMMIT
+
+    with TransactionProducer(on_check, broker.namesrv, group=broker.group("shop")) as producer:
+        with pytest.raises(
+            TypeError, match=r"the outcome of a transaction is Outcome.COMMIT, .* and not None"
+        ):
+            producer.send_in_transaction(topic, b"paid", lambda message: None)  # type: ignore[arg-type,return-value]
+        with (
+            pytest.raises(TypeError, match="and not 'commit'"),
+            producer.transaction(topic, b"x") as transaction,
+        ):
+            transaction.outcome = "commit"  # type: ignore[assignment]
+        assert asked.wait(30)
+        assert sorted(bodies(broker, topic, 2)) == [b"paid", b"x"]

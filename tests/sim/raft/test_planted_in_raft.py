@@ -1,4 +1,4 @@
-"""The simulation of Raft groups finds every bug that is planted in the core; the same seeds without it pass."""
+"""The simulation of Raft groups finds every bug that is planted in the core; they pass without it."""
 
 from __future__ import annotations
 

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from tests.sim.raft.planted import SEEDS
 from tests.sim.raft.store_member import StoreMember
 from tests.sim.raft.world import run
 
-SEEDS_LONG = 40_000
+SEEDS, SEEDS_LONG = 600, 40_000
 PARTS = 8
-STORE_EVERY = 16
+STORE_EVERY = 8
 """One life in so many has members with the shipped shell and store: it costs five times as much."""
 
 

@@ -12,7 +12,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from store.io.disk import Disk
 from store.log.commitlog import StoreDamaged
-from store.timer.layout import SLOT_SIZE, UNIT_SIZE, WHEEL_SIZE, Checkpoint, Unit, decode_history
+from store.timer.layout import (
+    NONE,
+    SLOT_SIZE,
+    SLOTS_TOTAL,
+    UNIT_SIZE,
+    WHEEL_SIZE,
+    Checkpoint,
+    Unit,
+    decode_history,
+)
 from store.timer.timer_store import TimerRules, TimerStore, Walk, is_delete, is_rolled
 
 START_MS = 1_700_000_000_000
@@ -31,10 +40,15 @@ def number_of(unit: Unit) -> int:
 
 
 def opened(
-    root: Path, now_ms: int = START_MS, log_end: int = 1 << 40, rules: TimerRules = RULES
+    root: Path,
+    now_ms: int = START_MS,
+    log_end: int = 1 << 40,
+    rules: TimerRules = RULES,
+    progress: tuple[int, int] | None = None,
+    disk: Disk | None = None,
 ) -> TimerStore:
-    timers = TimerStore(root, rules, Disk())
-    timers.open(now_ms, log_end, number_of)
+    timers = TimerStore(root, rules, disk or Disk())
+    timers.open(now_ms, log_end, number_of, progress)
     return timers
 
 
@@ -290,75 +304,275 @@ def test_a_follower_leaves_out_what_its_master_has_delivered(tmp_path: Path) -> 
     assert walked(timers, START_MS + 60_000) == [(START_MS + 9_000, 1, 1)]
 
 
+def test_a_clock_that_was_set_back_is_followed_when_no_start_would_find_what_is_delivered(
+    tmp_path: Path,
+) -> None:
+    timers = opened(tmp_path)
+    enqueue(timers, 0, START_MS)
+    timers.write()
+    assert walked(timers, START_MS + 1_000) == [(START_MS, 0, 1)]
+    timers.forget(timers.read_ms)
+    went_back = timers.set_back(START_MS + 999)
+    killed = opened(tmp_path, START_MS + 999, progress=(timers.read_ms, 1))
+    assert walked(killed, START_MS + 9_000) == []
+    assert not went_back, "the checkpoint is from before the delivery, and the unit still behind it"
+    assert timers.needs_flush(timers.checkpoint)
+    flush(timers)
+    assert timers.set_back(START_MS + 999)
+    again = opened(tmp_path, START_MS + 999, progress=(timers.read_ms, 1))
+    assert walked(again, START_MS + 9_000) == []
+
+
+def test_a_flush_under_way_does_not_count_as_one_that_covers_what_is_delivered(tmp_path: Path) -> None:
+    timers = opened(tmp_path)
+    enqueue(timers, 0, START_MS)
+    assert walked(timers, START_MS + 1_000) == [(START_MS, 0, 1)]
+    timers.forget(timers.read_ms)
+    job = timers.flush(Checkpoint(timers.read_ms, 0, 1, 1))
+    assert not timers.set_back(START_MS)
+    failed = replace(job(), failure="the disk is full")
+    timers.flushed(failed)
+    assert not timers.set_back(START_MS)
+    flush(timers)
+    assert timers.set_back(START_MS)
+
+
+def test_a_store_without_a_timer_follows_every_clock_without_a_file(tmp_path: Path) -> None:
+    timers = opened(tmp_path)
+    assert walked(timers, START_MS + 5_000) == []
+    timers.forget(timers.read_ms)
+    assert timers.set_back(START_MS)
+    timers.follow(START_MS - 9_000)
+    assert timers.read_ms == START_MS - 9_000 and not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_without_timers_follows_a_clock_that_was_set_back(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "timercheck").write_bytes(Checkpoint(START_MS + 9_000).encode())
+    timers = opened(tmp_path)
+    assert timers.set_back(START_MS)
+    assert timers.needs_flush(Checkpoint(timers.read_ms)), "nothing is enqueued before the file says so"
+
+
+def test_a_follower_goes_back_with_its_master_when_no_start_would_find_what_is_delivered(
+    tmp_path: Path,
+) -> None:
+    timers = opened(tmp_path)
+    enqueue(timers, 0, START_MS + 1_000)
+    enqueue(timers, 1, START_MS + 9_000)
+    timers.write()
+    assert timers.follow(START_MS + 5_000)
+    timers.forget(timers.read_ms)
+    assert not timers.follow(START_MS)
+    assert timers.read_ms == START_MS + 5_000
+    flush(timers)
+    assert timers.follow(START_MS)
+    assert timers.read_ms == START_MS
+    again = opened(tmp_path, START_MS, progress=(START_MS, 2))
+    assert walked(again, START_MS + 60_000) == [(START_MS + 9_000, 1, 1)]
+
+
+def test_a_follower_keeps_what_its_master_delivered_until_the_copies_are_on_its_own_disk(
+    tmp_path: Path,
+) -> None:
+    timers = opened(tmp_path)
+    enqueue(timers, 0, START_MS + 1_000)
+    assert timers.follow(START_MS + 5_000)
+    timers.flushed(timers.flush(Checkpoint(START_MS, 0, 1, 1))())
+    again = opened(tmp_path, START_MS)  # all members have lost their power, and this one leads
+    assert walked(again, START_MS + 60_000) == [(START_MS + 1_000, 0, 1)]
+
+
+def test_a_follower_that_delivered_itself_goes_back_to_what_is_not_forgotten(tmp_path: Path) -> None:
+    timers = opened(tmp_path)
+    enqueue(timers, 0, START_MS)
+    assert walked(timers, START_MS + 1_000) == [(START_MS, 0, 1)]
+    assert timers.follow(START_MS), "its copy may be cut"
+    assert walked(timers, START_MS + 1_000) == [(START_MS, 0, 1)]
+
+
+def test_a_cut_log_takes_delivery_back_to_the_earliest_time_whose_copies_it_lost(tmp_path: Path) -> None:
+    timers = opened(tmp_path)
+    enqueue(timers, 0, START_MS + 9_000)
+    assert walked(timers, START_MS + 10_000) == [(START_MS + 9_000, 0, 1)]
+    for read_s, commit_end in ((10, 1_000), (4, 1_200), (12, 1_400)):  # the clock was set back, and caught up
+        if read_s == 4:
+            assert timers.set_back(START_MS + 4_000)
+        elif read_s == 12:
+            enqueue(timers, 1, START_MS + 5_000)
+            assert walked(timers, START_MS + 12_000) == [(START_MS + 5_000, 1, 1)]
+        timers.forget(timers.read_ms)
+        wanted = Checkpoint(timers.read_ms, 0, timers.queue_offset, timers.queue_offset)
+        timers.flushed(timers.flush(wanted, commit_end)())
+    cut = opened(tmp_path, START_MS + 60_000, log_end=1_100)
+    assert (START_MS + 5_000, 1, 1) in walked(cut, START_MS + 60_000), "its copy was between the two ends"
+
+
+def waiting(timers: TimerStore) -> list[tuple[int, int]]:
+    """Return (slot time, number of the record) of every unit that a walk would find."""
+    found: list[tuple[int, int]] = []
+    time = timers.read_ms // 1000
+    until = time + 2 * SLOTS_TOTAL
+    while (time := timers.wheel.next_used(time, until)) < until:
+        position = timers.wheel.get(time).last
+        stop = timers._done_to if time * 1000 == timers.read_ms else NONE
+        while position > stop:
+            unit = timers.log.unit_nowait(position)
+            if unit is None:
+                place = timers.log.block_of(position)
+                timers.log.keep_block(place, timers.log.read_block(place))
+                continue
+            found.append((time * 1000, number_of(unit)))
+            position = unit.prev
+        time += 1
+    return sorted(found)
+
+
 class TimerWorld(RuleBasedStateMachine):
-    """A timer store beside a list of what is pending; the clock may be set, the process may be killed."""
+    """A timer store beside a list of what is pending. The clock may be set, and the process may be killed at any time.
+
+    What is known on the disk: the copies that were delivered before `durable`, the page `page`, and the checkpoint.
+    """
 
     @initialize()
     def start(self) -> None:
         self.root = TemporaryDirectory()
         self.now = START_MS
-        self.timers = opened(Path(self.root.name))
+        self.disk = Disk()
+        self.timers = opened(Path(self.root.name), disk=self.disk)
         self.pending: list[tuple[int, int]] = []
         self.number = 0
+        self.part: list[tuple[int, int]] = []
+        """Delivered timers of a slot that is delivered in part."""
+        self.durable = self.progress()
+        self.page: tuple[int, int] | None = None
+        self.page_is_old = False
+        """Whether the page is from before the clock was set back last."""
+        self.since_page: list[tuple[int, int]] = []
+        self.since_durable: list[tuple[int, int]] = []
+        self.since_flush: list[tuple[int, int]] = []
+        """What was delivered since then."""
 
     def teardown(self) -> None:
         if hasattr(self, "root"):
+            self.disk.close()
             self.root.cleanup()
 
-    @rule(ahead_s=st.integers(0, 40), count=st.integers(1, 30))
-    def add(self, ahead_s: int, count: int) -> None:
-        if self.timers.is_ahead_of(self.now) or self.timers.checkpoint.read_ms > self.timers.read_ms:
-            return  # as the service does: it waits until the store has gone back, and its checkpoint too
+    def progress(self) -> tuple[int, int]:
+        return self.timers.read_ms, self.timers.queue_offset
+
+    # As the service does: it waits until the store has gone back, and its checkpoint too.
+    def takes_timers(self) -> bool:
+        timers = self.timers
+        return not timers.is_ahead_of(self.now) and timers.checkpoint.read_ms <= timers.read_ms
+
+    def enqueue(self, due_ms: int, count: int) -> None:
         for _ in range(count):
-            due = (self.now // 1000 + ahead_s) * 1000
-            enqueue(self.timers, self.number, due, self.now)
-            self.pending.append((due, self.number))
+            enqueue(self.timers, self.number, due_ms, self.now)
+            self.pending.append((due_ms, self.number))
             self.number += 1
         self.timers.write()
 
-    @rule(later_ms=st.integers(0, 20_000))
-    def pass_time(self, later_ms: int) -> None:
-        self.now += later_ms
-        self.deliver()
+    @rule(ahead_s=st.integers(0, 40), count=st.integers(1, 30))
+    def add(self, ahead_s: int, count: int) -> None:
+        if self.takes_timers():
+            self.enqueue((self.now // 1000 + ahead_s) * 1000, count)
 
-    @rule(by_ms=st.integers(-40_000, 40_000))
-    def set_clock(self, by_ms: int) -> None:
+    @rule(
+        by_ms=st.integers(-40_000, 40_000),
+        slots=st.sampled_from([0, 1, 100]),
+        flushed=st.booleans(),
+        written=st.booleans(),
+    )
+    def turn(self, by_ms: int, slots: int, flushed: bool, written: bool) -> None:
+        """Let time pass, or set the clock: copies reach the disk, the store follows, and slots are delivered."""
         self.now += by_ms
-        self.deliver()
-
-    def deliver(self) -> None:
-        limit = self.now // 1000 * 1000
-        if self.timers.is_ahead_of(self.now):
-            self.timers.forget(self.timers.read_ms)
-            assert self.timers.set_back(self.now)
-        found = [(slot, number) for slot, number, _magic in walked(self.timers, limit)]
-        due = [item for item in self.pending if item[0] < limit]
-        assert sorted(found) == sorted(due)
-        assert found == sorted(found)
-        self.pending = [item for item in self.pending if item[0] >= limit]
-
-    @rule()
-    def flush(self) -> None:
-        flush(self.timers)
-
-    @rule(flushed=st.booleans())
-    def restart(self, flushed: bool) -> None:
-        """A clean stop, or a kill after which the page says how far it was."""
-        progress = self.timers.read_ms, self.timers.queue_offset
         if flushed:
-            flush(self.timers)
-        elif self.timers.is_ahead_of(self.now):
+            self.copies_are_flushed()
+        self.follow_clock()
+        while (
+            slots and not self.timers.is_ahead_of(self.now) and self.timers.read_ms < self.now // 1000 * 1000
+        ):
+            self.deliver_slot(0)
+            slots -= 1
+        if slots:
+            assert not [item for item in self.pending if item[0] < self.now // 1000 * 1000]
+        if written:
+            self.write_page()
+
+    @rule(meanwhile=st.integers(0, 3))
+    def deliver_slot(self, meanwhile: int) -> None:
+        """Deliver the next slot, into which some more timers come at the same time."""
+        walk = self.timers.next_due(self.now // 1000 * 1000)
+        if walk is None:
             return
+        if meanwhile and self.takes_timers():
+            self.enqueue(walk.slot_ms, meanwhile)
+        finish(self.timers, walk)
+        found = [(walk.slot_ms, offset // RECORD_SIZE) for offset in reversed(walk.offsets)]
+        assert found == sorted(found)
+        assert walk.slot_ms == min(self.pending)[0]
+        for item in found:
+            self.pending.remove(item)
+        self.part = [*self.part, *found] if self.timers.read_ms == walk.slot_ms else []
+        for delivered in (self.since_page, self.since_durable, self.since_flush):
+            delivered += found
+
+    def follow_clock(self) -> None:
+        if self.timers.set_back(self.now):
+            assert not self.timers.is_ahead_of(self.now)
+            self.pending += self.part  # the owner leaves those out
+            self.part = []
+            self.durable, self.page_is_old = min(self.durable, self.progress()), True
+            self.since_durable = []
+
+    def copies_are_flushed(self) -> None:
+        self.durable, self.since_durable = self.progress(), []
+        self.timers.forget(self.timers.read_ms)
+
+    def write_page(self) -> None:
+        if self.timers.is_unused:
+            return
+        self.page, self.page_is_old, self.since_page = self.progress(), False, []
+
+    @rule(fails=st.booleans())
+    def flush(self, fails: bool) -> None:
+        read_ms, queue_offset = self.durable
+        if read_ms < self.timers.checkpoint.read_ms and self.page_is_old:
+            self.write_page()
+        job = self.timers.flush(Checkpoint(read_ms, 0, queue_offset, queue_offset))
+        if fails:
+            self.timers.flushed(replace(job(), failure="the disk is full"))
+            self.timers.findings.clear()
         else:
-            self.timers.forget(self.timers.read_ms)
-        self.timers = TimerStore(Path(self.root.name), RULES, Disk())
-        self.timers.open(self.now, 1 << 40, number_of, progress)
+            self.timers.flushed(job())
+            self.since_flush = self.since_durable[:]
+
+    @rule(stopped=st.booleans(), rebooted=st.booleans())
+    def restart(self, stopped: bool, rebooted: bool) -> None:
+        """A clean stop, or a kill; after another boot the page counts for nothing."""
+        if stopped:
+            self.copies_are_flushed()
+            self.write_page()
+            self.flush(False)
+        self.disk.close()
+        progress = None if rebooted else self.page
+        self.timers = opened(Path(self.root.name), self.now, progress=progress, disk=self.disk)
+        again = self.since_flush if rebooted else self.since_page
+        found, pending = waiting(self.timers), sorted([*self.pending, *self.part])
+        assert set(pending) <= set(found), "some are lost"
+        assert set(found) <= {*pending, *again}, "some are delivered again that are known to be delivered"
+        assert len(found) == len(set(found))
         assert self.timers.queue_offset == self.number
+        self.pending, self.part = found, []
+        self.durable, self.since_durable = self.progress(), []
+        self.since_page = [item for item in self.since_page if item not in found]
+        self.since_flush = [item for item in self.since_flush if item not in found]
 
     @invariant()
-    def counts_agree(self) -> None:
+    def what_waits_is_what_is_pending(self) -> None:
         if hasattr(self, "timers"):
-            assert self.timers.wheel.count(self.timers.read_ms // 1000) == len(self.pending)
+            assert waiting(self.timers) == sorted(self.pending)
 
 
 TestTimerWorld: Callable[..., object] = TimerWorld.TestCase

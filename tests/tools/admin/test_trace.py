@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ropewalk.client.admin.trace import decode_trace
+from ropewalk.client.core.tracing.records import decode_trace
 from tools.admin.trace import life_of
 
 ID, OTHER = "7F0000010ABC18B4AAC2000000000001", "7F0000010ABC18B4AAC2000000000002"

@@ -9,6 +9,7 @@ import pytest
 
 from ropewalk.codes import MessageSysFlag, RequestCode
 from ropewalk.format.properties import encode_properties
+from ropewalk.format.remoting import Command
 from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster
 from tests.support.waiting import until
 from tests.tools.conftest import RunCommand, command_environment, command_line
@@ -91,6 +92,40 @@ def test_what_was_deleted_is_told_and_skipped(ropewalk: RunCommand, cluster: Fak
     ended = ropewalk("consume", "T", "--from", "offset:0")
     assert ended.lines == ["2", "3", "4"]
     assert "2 messages before offset 2 are no longer stored" in ended.errors
+
+
+@pytest.mark.parametrize(
+    "offset, told",
+    [
+        (99, "beyond the end of every queue: the longest holds offsets below 3; nothing is read there"),
+        (3, f"beyond the end of {BROKER_NAME} queue 2, {BROKER_NAME} queue 3; nothing is read there"),
+        (2, None),
+    ],
+)
+def test_an_offset_beyond_the_end_is_told(
+    ropewalk: RunCommand, cluster: FakeCluster, offset: int, told: str | None
+) -> None:
+    fill(cluster, 10)  # queues 0 and 1 hold three messages, the others two
+    ended = ropewalk("consume", "T", "--from", f"offset:{offset}")
+    assert ended.status == 0
+    assert (f"offset {offset} is {told}" in ended.errors) if told else "beyond" not in ended.errors
+
+
+def test_following_from_beyond_the_end_starts_at_the_end_and_says_so(
+    ropewalk: RunCommand, cluster: FakeCluster
+) -> None:
+    fill(cluster, 10)
+
+    def pull(request: Command) -> Command:
+        if request.ext["queueOffset"] == "2" and request.ext["queueId"] == "2":
+            cluster.answers.clear()
+            cluster.put("T", 2, b"new")
+        return cluster._pull(request)
+
+    cluster.answers[RequestCode.PULL_MESSAGE] = pull
+    ended = ropewalk("consume", "T", "--from", "offset:99", "--follow", "--count", "1")
+    assert (ended.status, ended.lines) == (0, ["new"])
+    assert "the longest holds offsets below 3; reading starts at the end there" in ended.errors
 
 
 def test_tags_are_compared_exactly(ropewalk: RunCommand, cluster: FakeCluster) -> None:

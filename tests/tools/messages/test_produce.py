@@ -2,8 +2,11 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +14,9 @@ import pytest
 
 from ropewalk.client.blocking.simple import Client, Message
 from ropewalk.client.core.routes import Queue
-from ropewalk.codes import RequestCode
+from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
-from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster
+from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster, route_body
 from tests.support.waiting import until
 from tests.tools.conftest import RunCommand, command_environment, command_line
 from tools.common.interrupts import Interrupts
@@ -288,7 +291,7 @@ def test_one_illegal_message_does_not_take_its_batch_with_it(cluster: FakeCluste
 
 
 def test_a_busy_broker_is_tried_again(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce_module, "PAUSE_S", 0.001)
+    monkeypatch.setattr(produce_module, "FIRST_PAUSE_S", 0.001)
     refusals = iter([2, 2, 14])
 
     def busy(request: Command) -> Command:
@@ -301,10 +304,84 @@ def test_a_busy_broker_is_tried_again(cluster: FakeCluster, monkeypatch: pytest.
 
 
 def test_a_broker_that_stays_busy_is_given_up(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce_module, "PAUSE_S", 0.001)
+    monkeypatch.setattr(produce_module, "FIRST_PAUSE_S", 0.001)
     cluster.answers[RequestCode.SEND_MESSAGE_V2] = lambda request: request.reply(2, "busy")
     report = send(cluster, [Message(b"x")])
     assert (report.acknowledged, report.failed, report.complete) == (0, 1, False)
+
+
+def elect(cluster: FakeCluster, questions: int, address: str | None = None) -> None:
+    """Have the route show another master, or none, at the next questions, as while a group elects its leader."""
+    answered: list[Command] = []
+
+    def route(request: Command) -> Command:
+        answered.append(request)
+        if len(answered) > questions:
+            return cluster._answer(request)
+        member = 0 if address else 1
+        body = route_body(BROKER_NAME, address or cluster.address, 4, broker_id=member)
+        return request.reply(ResponseCode.SUCCESS, body=body)
+
+    cluster.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = route
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("produce", "T", "x"),
+        ("produce", "T", "x", "--queue", "1", "--broker", BROKER_NAME),
+        ("produce", "T", "x", "--message-group", "g"),
+        ("admin", "message", "send", "T", "x", "--queue", "1"),
+    ],
+)
+def test_a_group_without_a_leader_is_waited_for(
+    ropewalk: RunCommand, cluster: FakeCluster, words: tuple[str, ...]
+) -> None:
+    cluster.create_topic("T")
+    elect(cluster, 3)
+    ended = ropewalk(*words, "--timeout", "30")
+    assert (ended.status, bodies(cluster)) == (0, [b"x"]), ended.errors
+
+
+def test_a_group_that_stays_without_a_leader_is_told_in_words(
+    ropewalk: RunCommand, cluster: FakeCluster
+) -> None:
+    cluster.create_topic("T")
+    elect(cluster, 999)
+    ended = ropewalk("produce", "T", "x", "--timeout", "0.3")
+    assert ended.status == 1 and "broker fake-broker has no master at the moment" in ended.errors
+    assert "elects its leader within seconds" in ended.errors
+
+
+@contextmanager
+def refusing_address() -> Iterator[str]:
+    """Hold a port where nobody listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("group", [None, "g"], ids=["any order", "one group"])
+def test_a_master_that_dies_between_two_lists_is_followed_to_the_next(
+    cluster: FakeCluster, group: str | None
+) -> None:
+    cluster.create_topic("T")
+    report = Report("T")
+    with refusing_address() as dead, Client(cluster.address, timeout=30) as client:
+        elect(cluster, 2, dead)
+        sender = Sender(client, "T", client.write_queues("T"), report)
+        produce(sender, iter([[Message(b"x", group=group)], [Message(b"y", group=group)]]), Interrupts())
+    assert (report.acknowledged, report.complete, bodies(cluster)) == (2, True, [b"x", b"y"])
+
+
+def test_a_broker_that_is_gone_for_good_is_waited_for_once(cluster: FakeCluster) -> None:
+    cluster.create_topic("T")
+    report = Report("T")
+    with refusing_address() as dead, Client(cluster.address, timeout=0.3) as client:
+        elect(cluster, 999, dead)
+        sender = Sender(client, "T", client.write_queues("T"), report)
+        produce(sender, iter([[Message(b"x")], [Message(b"y")]]), Interrupts())
+    assert report.given_up and report.failed == 1 and not report.unknown
 
 
 def test_a_refusal_for_good_stops_and_counts_what_was_never_sent(cluster: FakeCluster) -> None:
@@ -348,7 +425,7 @@ def test_failed_sends_exit_with_1_and_give_the_brokers_reason(
 def test_every_message_ends_in_exactly_one_count(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, faults: int
 ) -> None:
-    monkeypatch.setattr(produce_module, "PAUSE_S", 0.001)
+    monkeypatch.setattr(produce_module, "FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(produce_module, "BATCH_COUNT_MAX", 3)
     answers: list[int | None] = [0, 2, 13, 14, 10]
 

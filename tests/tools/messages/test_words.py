@@ -52,6 +52,15 @@ def test_a_topic_that_its_first_message_makes_is_told_with_the_near_name(
     assert "did not exist" not in ropewalk("produce", misspelt, "x", *at).errors
 
 
+@pytest.mark.parametrize("level", ["0", "19", "99", "1000", "4"])
+def test_a_delay_level_that_a_broker_has_not_is_refused_with_those_that_it_has(level: str) -> None:
+    tables = {"a": BrokerDelays("2s 10s 60s")} if level == "4" else {"a": BrokerDelays()}
+    levels = r"1 to 3 \(1: 2s, 2: 10s, 3: 60s\)" if level == "4" else r"1 to 18 \(1: 1s, 2: 5s, .*, 18: 2h\)"
+    with pytest.raises(UsageError, match=f"delay level {level}: broker a has the levels {levels}"):
+        parse_delay(level, lambda: tables)
+    assert parse_delay("3", lambda: tables) == {"DELAY": "3"}
+
+
 def test_a_delay_by_time_is_looked_up_in_the_brokers_table(
     ropewalk: RunCommand, odd_levels: RopewalkBroker
 ) -> None:
@@ -90,7 +99,10 @@ def test_a_time_that_is_no_level_at_every_broker_goes_to_the_timer_wheel() -> No
 
 
 def test_a_moment_is_iso_8601_or_milliseconds_and_nothing_else() -> None:
-    assert parse_time("1970-01-01T00:01:30+00:00") == {"TIMER_DELIVER_MS": "90000"} == parse_time("90000")
+    assert parse_time("1970-01-01T00:01:30+00:00") == {"TIMER_DELIVER_MS": "90000"}
+    assert parse_time("1700000000000") == {"TIMER_DELIVER_MS": "1700000000000"}
+    with pytest.raises(UsageError, match="these may be seconds"):
+        parse_time("1700000000")
     assert parse_time("1970-01-01T01:00:00.0001+01:00") == {"TIMER_DELIVER_MS": "1"}, "never early"
     for text in ("soon", "", "99999-01-01", "9" * 30 + "x"):
         with pytest.raises(UsageError, match="--deliver-at"):

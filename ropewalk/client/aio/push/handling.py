@@ -22,7 +22,9 @@ from ropewalk.client.aio.worker_queue import TURN_S, WorkerQueue
 from ropewalk.client.core.consume.queue_cache import QueueCache
 from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater
 from ropewalk.client.core.consume.skipped import Skipped
-from ropewalk.client.machine import clock
+from ropewalk.client.core.ids import default_unique_keys
+from ropewalk.client.core.tracing.records import ConsumeCode
+from ropewalk.client.machine import clock, now_ms
 from ropewalk.errors import RopewalkError
 
 Arrival = tuple[QueueReader, QueueCache, ReceivedMessage]
@@ -41,6 +43,9 @@ class Handling:
         self._member = member
         self._handler = handler
         self._on_error = on_error
+        self._request_ids = default_unique_keys()
+        """Names of calls, by which the two trace records of each belong together."""
+        self._call = handler.call if member.trace is None else self._call_traced
 
     def start(self) -> None:
         """Begin to work, in the running event loop."""
@@ -78,7 +83,7 @@ class Handling:
                 continue
             began, finished, ours = now, False, True
             try:
-                failure = await self._handler.call(reader.attempt_of(message))
+                failure = await self._call(reader.attempt_of(message))
                 now = clock()
                 reader.stats.handled(now, now - began, ok=failure is None)
                 if failure is None:
@@ -172,8 +177,21 @@ class Handling:
     async def call(self, message: ReceivedMessage) -> Exception | None:
         """Call the handler, and return its exception or None."""
         began = clock()
-        failure = await self._handler.call(message)
+        failure = await self._call(message)
         stats = self._member.stats_of(message.source.topic)
         now = clock()
         stats.handled(now, now - began, ok=failure is None)
+        return failure
+
+    async def _call_traced(self, message: ReceivedMessage) -> Exception | None:
+        """Call the handler between two trace records. One whose handler does not come back has no second."""
+        trace = self._member.trace
+        assert trace is not None
+        request_id, began = self._request_ids.next(), clock()
+        trace.record_delivery(message, request_id, now_ms())
+        failure = await self._handler.call(message)
+        code = ConsumeCode.SUCCESS
+        if failure is not None:
+            code = ConsumeCode.FAILED if isinstance(failure, RetryLater) else ConsumeCode.EXCEPTION
+        trace.record_consumption(message, request_id, now_ms(), round((clock() - began) * 1000), code)
         return failure

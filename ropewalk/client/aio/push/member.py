@@ -15,6 +15,7 @@ from ropewalk.client.core.consume.consume_stats import ConsumeStats
 from ropewalk.client.core.consume.consuming import ConsumerCore
 from ropewalk.client.core.consume.received import TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped, Skipped
+from ropewalk.client.core.tracing.trace_buffer import TraceBuffer
 from ropewalk.client.log import Troubles, log_skipped, logger
 
 RESTART_PAUSE_S = 3.0
@@ -33,10 +34,13 @@ class Member:
         options: PushOptions,
         topics: tuple[str, ...],
         on_skipped: OnSkipped | None,
+        trace: TraceBuffer | None = None,
     ) -> None:
         self.core = core
         self.options = options
         self.topics = topics
+        self.trace = trace
+        """The buffer of trace records; None for a consumer that leaves none."""
         self.troubles = Troubles()
         self.locks = options.orderly and not options.broadcasting
         """Whether a queue is read under a lock from its broker."""

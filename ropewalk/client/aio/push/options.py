@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ropewalk.client.aio.queue_reader import ReadingOptions
 from ropewalk.client.core.consume.consume_from import ConsumeFrom
+from ropewalk.format.names import TRACE_TOPIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +30,6 @@ class PushOptions(ReadingOptions):
     commit_interval: float = 5.0
     rebalance_interval: float = 20.0
     close_timeout: float = 10.0
+    trace: bool = False
+    """Whether deliveries and their outcomes are told to the trace topic."""
+    trace_topic: str = TRACE_TOPIC

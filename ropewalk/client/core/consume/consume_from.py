@@ -14,14 +14,14 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Literal
 
+from ropewalk.client.core.options import TIMESTAMP_MIN
+
 ConsumeFrom = str | int | datetime
 Place = Literal["earliest", "latest"] | int
 """A parsed one: a word, or milliseconds since 1970."""
 
 EARLIEST = ("earliest", "first", "begin", "beginning", "oldest", "smallest", "consume_from_first_offset")
 LATEST = ("latest", "last", "end", "newest", "largest", "consume_from_last_offset")
-TIMESTAMP_MIN = 10**11
-"""Milliseconds since 1970, which is 1973. A smaller number was meant as an offset, or as seconds."""
 
 
 def parse_consume_from(value: ConsumeFrom) -> Place:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from datetime import datetime
 from typing import NamedTuple
 
 from ropewalk.client.core.connection import Unreachable
@@ -27,6 +28,7 @@ from ropewalk.client.core.consume.consuming import PULL_MARGIN_S, ConsumerCore, 
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped, Skipped, gaps
 from ropewalk.client.core.messages import PullStatus
+from ropewalk.client.core.options import check_count, check_kind, check_wait, milliseconds_of
 from ropewalk.client.core.steps import Ask, Steps, ask, ask_any, await_prefetched, prefetch
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
@@ -85,6 +87,11 @@ class PullCore:
 
     def assign(self, queues: Iterable[TopicQueue]) -> None:
         """Read these queues from now on, and no others. Queues that stay keep their position."""
+        if isinstance(queues, TopicQueue) or not isinstance(queues, Iterable):
+            raise TypeError(f"queues are several, as `assign_topics` returns them, and not {queues!r}")
+        queues = tuple(queues)
+        for queue in queues:
+            _check_queue(queue)
         self._positions = {queue: self._positions.get(queue) for queue in sorted(queues)}
         self._chosen = True
 
@@ -98,6 +105,8 @@ class PullCore:
 
     def seek(self, queue: TopicQueue, offset: int) -> None:
         """Go on at this offset. Raises `KeyError` for a queue that is not assigned."""
+        _check_queue(queue)
+        check_count("offset", offset, 0)
         if queue not in self._positions:
             raise KeyError(f"{queue} is not assigned")
         self._positions[queue] = offset
@@ -116,8 +125,11 @@ class PullCore:
         for queue in self.assignment:
             self._positions[queue] = yield from self._consumer.end_offset(queue)
 
-    def seek_to_time(self, timestamp_ms: int) -> Steps[None]:
+    def seek_to_time(self, moment: datetime | int) -> Steps[None]:
         """Go on at the first message stored at or after a time, in every queue."""
+        return self._seek_to_time(milliseconds_of("the time to seek", moment))
+
+    def _seek_to_time(self, timestamp_ms: int) -> Steps[None]:
         yield from self._choose()
         for queue in self.assignment:
             self._positions[queue] = yield from self._consumer.offset_at(queue, timestamp_ms)
@@ -127,6 +139,12 @@ class PullCore:
 
         Raises `KeyError` for a queue that is not assigned.
         """
+        _check_queue(queue)
+        if queue not in self._positions:
+            raise KeyError(f"{queue} is not assigned")
+        return self._position(queue)
+
+    def _position(self, queue: TopicQueue) -> Steps[int]:
         position = self._positions[queue]
         if position is None:
             position = self._positions[queue] = yield from self._consumer.begin_offset(queue)
@@ -137,6 +155,11 @@ class PullCore:
 
         Raises what a broker refused, and `Unreachable` if none of the brokers was there.
         """
+        check_count("max_count", max_count, 1)
+        check_wait(timeout_s)
+        return self._poll_until(max_count, timeout_s)
+
+    def _poll_until(self, max_count: int, timeout_s: float) -> Steps[list[ReceivedMessage]]:
         deadline = self._clock() + timeout_s
         self._consumer.deadline = deadline + GRACE_S
         try:
@@ -168,10 +191,10 @@ class PullCore:
                 yield from self._look_ahead(queue, max_count)
                 return found
         while queues:
-            remaining_ms = int((deadline - self._clock()) * 1000)
+            remaining_ms = int(min((deadline - self._clock()) * 1000, HOLD_MS_MAX))
             if remaining_ms < HOLD_MS_MIN:
                 return []
-            found, lost = yield from self._wait(queues, max_count, min(remaining_ms, HOLD_MS_MAX))
+            found, lost = yield from self._wait(queues, max_count, remaining_ms)
             if found:
                 return found
             for queue in lost:
@@ -285,7 +308,7 @@ class PullCore:
                 self._positions[queue] = 0
                 del self._last[queue]
             self._gone.discard(queue)
-        return (yield from self.position(queue))
+        return (yield from self._position(queue))
 
     def _accept(self, question: _Question, answer: Command) -> Steps[list[ReceivedMessage]]:
         """Move on past what was read, and return what of it is wanted."""
@@ -315,3 +338,7 @@ class PullCore:
         if pulled.messages:
             self._last[queue] = pulled.messages[-1]
         return pulled.messages
+
+
+def _check_queue(queue: object) -> None:
+    check_kind("a queue", queue, TopicQueue, "one of those that `assign_topics` returns")

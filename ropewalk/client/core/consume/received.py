@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ropewalk.client.core.options import check_count
 from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import MessageSysFlag
@@ -53,6 +54,7 @@ class RetryLater(Exception):
     """
 
     def __init__(self, delay_level: int = 0) -> None:
+        check_count("delay_level", delay_level, -1)
         super().__init__(f"delay level {delay_level}")
         self.delay_level = delay_level
 

@@ -7,9 +7,10 @@ for the route and the connecting:
     no answer, or another one of `RETRY_CODES`                    up to `retries` times, as the official clients do
 
 Once every broker has refused for a moment it pauses, twice as long each time: a broker that restarts is back in
-seconds. What is told to the caller at the end is the truth about all attempts: if any of them may have stored the
-message, the error is `OutcomeUnknown`, whatever the last one was. With `retries=0` there is one attempt, whatever
-became of it.
+seconds, and a group whose leader died has another one sooner; until then its route names no master, which is a refusal
+for a moment too. What is told to the caller at the end is the truth about all attempts: if any of them may have stored
+the message, the error is `OutcomeUnknown`, whatever the last one was. With `retries=0` the first unknown outcome is the
+end: no attempt can store a message twice.
 
 A send to a given queue (also: chosen by a selector, or by a message group) is tried again there, and only if it was
 refused for a moment. Trying elsewhere would break its order, and trying again after silence could store it twice.
@@ -20,13 +21,13 @@ refused for a moment. Trying elsewhere would break its order, and trying again a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from ropewalk.client.core.addresses import AddressRing, parse_address_list
-from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.connection import NoMaster, Unreachable
 from ropewalk.client.core.consume.membership import (
     HEARTBEAT_S,
     HEARTBEAT_TIMEOUT_S,
@@ -46,12 +47,14 @@ from ropewalk.client.core.messages import (
     recall_request,
     send_request,
 )
+from ropewalk.client.core.options import check_hook, check_kind, check_timeout
 from ropewalk.client.core.produce.batcher import Batcher
 from ropewalk.client.core.produce.bodies import COMPRESS_OVER, compress_body
 from ropewalk.client.core.produce.choice import LatencyFaults, RoundRobin, queue_of_group
 from ropewalk.client.core.request_reply import reply_topic
 from ropewalk.client.core.routes import Queue, TopicRoute
-from ropewalk.client.core.steps import Ask, Oneway, Pause, Steps, answer_header, ask_twice, require_success
+from ropewalk.client.core.steps import Ask, Oneway, Pause, Steps, T, answer_header, ask_twice, require_success
+from ropewalk.client.core.tracing.trace_buffer import TraceBuffer
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import (
     LocalProtocolError,
@@ -63,7 +66,7 @@ from ropewalk.errors import (
     error_for,
 )
 from ropewalk.format.headers import MsgIdResponseHeader, RecallHandle, SendResponseHeader
-from ropewalk.format.names import check_group, check_topic
+from ropewalk.format.names import TRACE_TOPIC, check_group, check_topic
 from ropewalk.format.remoting import Command
 
 BODY_SIZE_MAX = 4 * 1024 * 1024
@@ -99,8 +102,8 @@ class ProducerOptions:
     timeout: float = 3.0
     """For a send with all its attempts."""
     retries: int = 2
-    """Attempts after the first, where the outcome of one is unknown or a broker cannot; 0 for a single attempt. What
-    is refused for a moment is tried as long as there is time, and does not count."""
+    """Attempts after the first, where the outcome of one is unknown or a broker cannot. What is refused for a moment is
+    tried as long as there is time, and does not count."""
     compress_over: int = COMPRESS_OVER
     """Bodies longer than this are compressed (ZLIB) if that makes them shorter. Messages in a batch are not."""
     avoid_slow_brokers: bool = False
@@ -113,6 +116,9 @@ class ProducerOptions:
     batch_count: int = 512
     pending_max: int = 10_000
     """Messages given to `send_async` and not yet accounted for; more of them wait before they are taken."""
+    trace: bool = False
+    """Whether what becomes of messages is told to the trace topic."""
+    trace_topic: str = TRACE_TOPIC
 
 
 @dataclass(slots=True)
@@ -162,16 +168,21 @@ class ProducerCore:
         unique_keys: UniqueKeys,
         clock: Callable[[], float],
         now_ms: Callable[[], int],
+        traced_group: str | None = None,
     ) -> None:
+        """`traced_group`: the group of trace records, where that is not the producer's own."""
         if (reason := check_group(options.group)) is not None:
             raise LocalProtocolError(reason)
         self.options = options
         self.client_id = client_id
         self.counts = SendCounts()
+        self.trace: TraceBuffer | None = None
+        if options.trace:
+            self.trace = TraceBuffer(options.trace_topic, traced_group or options.group, client_id)
         self.directory = Directory(AddressRing(parse_address_list(name_servers)), clock, options.timeout)
         self._unique_keys = unique_keys
         self._clock = clock
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._turns = RoundRobin()
         self._faults = LatencyFaults(options.avoid_slow_brokers)
         self._announced: dict[str, float] = {}
@@ -182,7 +193,36 @@ class ProducerCore:
 
     def queues(self, topic: str) -> Steps[tuple[Queue, ...]]:
         """Return the queues a message to this topic can go to."""
-        return (yield from self.directory.write_route(topic)).write_queues()
+        deadline = self._clock() + self.options.timeout
+
+        def attempt() -> Steps[tuple[Queue, ...]]:
+            route = yield from self.directory.write_route(topic, deadline)
+            return write_queues(topic, route)
+
+        return self.until_deadline(topic, deadline, attempt)
+
+    def now(self) -> float:
+        """Return the seconds of the clock that deadlines are on."""
+        return self._clock()
+
+    def until_deadline(self, topic: str, deadline: float, attempt: Callable[[], Steps[T]]) -> Steps[T]:
+        """Hold a conversation about a topic again while it is refused for a moment, until its time is up.
+
+        `attempt` must be one that may be held twice. The name server is asked again before each.
+        """
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                return (yield from attempt())
+            except MOMENTARY as exc:
+                failure: RopewalkError = exc
+            self.directory.invalidate(topic)
+            remaining = deadline - self._clock()
+            if remaining > 0:
+                yield Pause(min(pause_s, remaining))
+                pause_s = min(pause_s * 2, PAUSE_MAX_S)
+            if self._clock() >= deadline:
+                raise failure
 
     def send(
         self,
@@ -194,38 +234,93 @@ class ProducerCore:
         timeout: float | None = None,
     ) -> Steps[SendResult]:
         """Send one message, or several as a batch, and account for them."""
-        return self._accounted(messages, self._send(topic, messages, queue, selector, timeout))
+        check_call(topic, queue, selector, timeout)
+        return self._accounted(topic, messages, queue, selector, timeout)
 
     def send_gathered(self, topic: str, messages: Sequence[Message]) -> Steps[SendResult]:
         """Send a batch that the batcher has closed, each message of which has passed `check_sendable`."""
-        check = self.options.batch_bytes > BODY_SIZE_MAX
-        return self._accounted(messages, self._send(topic, messages, check=check))
+        return self._accounted(topic, messages, check=self.options.batch_bytes > BODY_SIZE_MAX)
 
-    def _accounted(self, messages: Sequence[Message], steps: Steps[SendResult]) -> Steps[SendResult]:
+    def _accounted(
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+        timeout: float | None = None,
+        *,
+        check: bool = True,
+    ) -> Steps[SendResult]:
         self.counts.submitted += len(messages)
+        keys: tuple[str, ...] = ()
         try:
-            result = yield from steps
+            if check:
+                check_sendable(topic, messages)
+            keys = self._keys(messages)
+            steps = self._send(topic, messages, keys, queue, selector, timeout)
+            result = yield from (steps if self.trace is None else self._traced(topic, messages, keys, steps))
         except BaseException as exc:
             self.counts.record_outcome(len(messages), exc)
             raise
         self.counts.record_outcome(len(messages), result)
         return result
 
+    def _traced(
+        self, topic: str, messages: Sequence[Message], keys: tuple[str, ...], steps: Steps[SendResult]
+    ) -> Steps[SendResult]:
+        trace, began_ms, began = self.trace, self.now_ms(), self._clock()
+        assert trace is not None
+        result: SendResult | None = None
+        try:
+            result = yield from steps
+            return result
+        finally:
+            cost_ms = round((self._clock() - began) * 1000)
+            trace.record_send(topic, messages, keys, began_ms, cost_ms, result)
+
+    def send_traces(self) -> Steps[None]:
+        """Send the trace records that wait, beside the counts. Raises as a send does; what was not sent is dropped."""
+        trace = self.trace
+        while trace is not None and (message := trace.next_message()) is not None:
+            try:
+                check_sendable(trace.topic, [message])
+                yield from self._send(trace.topic, [message], self._keys([message]))
+            except RopewalkError:
+                trace.lost()
+                raise
+            trace.sent()
+
     def recall(self, recall_handle: str, timeout: float | None = None) -> Steps[str]:
         """Take back a message that waits for its time, at the broker that keeps it; its unique key."""
+        check_kind("the recall handle", recall_handle, str, "text, as the result of a send has it")
+        check_timeout(timeout)
         try:
             handle = RecallHandle.decode(recall_handle)
         except ValueError as exc:
             raise LocalProtocolError(f"{exc}: a handle is what the result of a send carries") from exc
         deadline = self._clock() + (self.options.timeout if timeout is None else timeout)
-        yield from self.directory.write_route(handle.topic, deadline)
-        address = self.directory.master_of(handle.topic, handle.broker)
+        return self._recall(handle, recall_handle, deadline)
+
+    def _recall(self, handle: RecallHandle, recall_handle: str, deadline: float) -> Steps[str]:
         command = recall_request(recall_handle, handle.topic, producer_group=self.options.group)
-        answer = yield Ask(address, command, max(deadline - self._clock(), 0.001))
-        assert isinstance(answer, Command), "an Ask is resumed with its answer"
-        if answer.code not in SEND_STATUSES:
-            require_success(answer)
-        return answer_header(MsgIdResponseHeader, answer).msg_id
+
+        def attempt() -> Steps[str]:
+            yield from self.directory.write_route(handle.topic, deadline)
+            address = self.directory.master_of(handle.topic, handle.broker)
+            answer = yield Ask(address, command, max(deadline - self._clock(), 0.001))
+            assert isinstance(answer, Command), "an Ask is resumed with its answer"
+            if answer.code not in SEND_STATUSES:
+                require_success(answer)
+            return answer_header(MsgIdResponseHeader, answer).msg_id
+
+        recalled = False
+        try:
+            unique_key = yield from self.until_deadline(handle.topic, deadline, attempt)
+            recalled = True
+            return unique_key
+        finally:
+            if self.trace is not None:
+                self.trace.record_recall(handle.topic, handle.unique_key, self.now_ms(), success=recalled)
 
     def send_oneway(
         self,
@@ -236,33 +331,59 @@ class ProducerCore:
         selector: QueueSelector | None = None,
     ) -> Steps[None]:
         """Send without asking for an answer: for messages that may be lost."""
+        check_call(topic, queue, selector, None)
+        return self._send_oneway(topic, message, queue, selector)
+
+    def _send_oneway(
+        self, topic: str, message: Message, queue: Queue | None, selector: QueueSelector | None
+    ) -> Steps[None]:
         check_sendable(topic, [message])
         deadline = self._clock() + self.options.timeout
-        route = yield from self.directory.write_route(topic, deadline)
-        chosen = queue or self._fixed_queue(topic, route, [message], selector)
-        chosen = chosen or self._turns.next(
-            topic, _writable(topic, route), self._faults, self._clock(), avoid=()
-        )
-        command = self._command(topic, chosen, [message], self._keys([message]))
-        self.counts.submitted += 1
-        try:
+        keys = self._keys([message])
+
+        def attempt() -> Steps[None]:
+            route = yield from self.directory.write_route(topic, deadline)
+            try:
+                chosen = self._fixed_queue(topic, route, [message], queue, selector)
+            except NoSuchQueue:
+                self.directory.invalidate(topic)  # it may be newer than what is known of its topic
+                raise
+            chosen = chosen or self._turns.next(
+                topic, _writable(topic, route), self._faults, self._clock(), avoid=()
+            )
+            command = self._command(topic, chosen, [message], keys)
             address = self.directory.master_of(topic, chosen.broker_name)
             yield Oneway(address, command, max(deadline - self._clock(), 0.001))
-        except RopewalkError as exc:
+
+        self.counts.submitted += 1
+        try:
+            yield from self.until_deadline(topic, deadline, attempt)
+        except BaseException as exc:
             self.counts.record_outcome(1, exc)
             raise
         self.counts.oneway += 1
 
-    def announce_for_replies(self, topic: str) -> Steps[None]:
+    def announce_for_replies(self, topic: str, timeout: float) -> Steps[None]:
         """Announce this client at every broker through which a request over this topic may be answered."""
-        route = yield from self.directory.write_route(topic)
-        topics = {reply_topic(broker.cluster) for broker in route.brokers.values()}
-        for name in sorted(topics):
-            yield from self.directory.route(name)
-        for address in self.directory.addresses(topics, masters_only=True):
-            now = self._clock()
-            if now - self._announced.get(address, now - HEARTBEAT_S) >= HEARTBEAT_S:
-                yield from self._announce(address, HEARTBEAT_TIMEOUT_S, wait=True)
+        deadline = self._clock() + timeout
+
+        def attempt() -> Steps[None]:
+            route = yield from self.directory.write_route(topic, deadline)
+            topics = sorted({reply_topic(broker.cluster) for broker in route.brokers.values()})
+            try:
+                for name in topics:
+                    yield from self.directory.route(name, deadline=deadline)
+                for address in self.directory.addresses(topics, masters_only=True):
+                    now = self._clock()
+                    if now - self._announced.get(address, now - HEARTBEAT_S) >= HEARTBEAT_S:
+                        limit = min(HEARTBEAT_TIMEOUT_S, max(deadline - now, 0.001) / 2)
+                        yield from self._announce(address, limit, wait=True)
+            except MOMENTARY:
+                for name in topics:
+                    self.directory.invalidate(name)
+                raise
+
+        return self.until_deadline(topic, deadline, attempt)
 
     def announce(self, address: str) -> Steps[None]:
         """Announce this client at a broker, and wait until it has heard. Raises as an ask does."""
@@ -292,31 +413,30 @@ class ProducerCore:
         self,
         topic: str,
         messages: Sequence[Message],
+        keys: tuple[str, ...],
         queue: Queue | None = None,
         selector: QueueSelector | None = None,
         timeout: float | None = None,
-        *,
-        check: bool = True,
     ) -> Steps[SendResult]:
-        if check:
-            check_sendable(topic, messages)
+        """Send messages that may be sent. `keys` are the same for every attempt: by them a duplicate is recognised."""
         deadline = self._clock() + (self.options.timeout if timeout is None else timeout)
-        keys = self._keys(messages)  # the same for every attempt: this is how a duplicate is recognised
         tried: set[str] = set()
         doubtful: OutcomeUnknown | None = None
         failure: RopewalkError
         reserved: SendResult | None = None
         repeats = 0
+        asked_for_queue = self.directory.fresh_write_route(topic) is None
         pause_s = FIRST_PAUSE_S
         was_known = self.directory.cached_route(topic) is not None
         while True:
             fixed: Queue | None = queue
+            chosen: Queue | None = None
             others = False
             try:
                 route = self.directory.fresh_write_route(topic) or (
                     yield from self.directory.write_route(topic, deadline)
                 )
-                fixed = queue or self._fixed_queue(topic, route, messages, selector)
+                fixed = self._fixed_queue(topic, route, messages, queue, selector)
                 now = self._clock()
                 queues = _writable(topic, route) if fixed is None else ()
                 chosen = fixed or self._turns.next(topic, queues, self._faults, now, tried)
@@ -330,10 +450,17 @@ class ProducerCore:
                 assert isinstance(answer, Command), "an Ask is resumed with its answer"
             except NoNameServer as exc:
                 failure = exc
+            except NoSuchQueue:
+                if asked_for_queue:
+                    raise
+                asked_for_queue = True  # it may be newer than what is known of its topic
+                self.directory.invalidate(topic)
+                continue
             except (Unreachable, OutcomeUnknown) as exc:
                 failure = exc
                 doubtful = exc if isinstance(exc, OutcomeUnknown) else doubtful
-                self._faults.failed(chosen.broker_name, self._clock())
+                if chosen is not None:
+                    self._faults.failed(chosen.broker_name, self._clock())
                 self.directory.invalidate(topic)
             except Rejected as exc:
                 if exc.code != ResponseCode.TOPIC_NOT_EXIST or not was_known:
@@ -355,8 +482,6 @@ class ProducerCore:
                 again = isinstance(failure, OutcomeUnknown) or failure.code in RETRY_CODES
                 if not again or fixed is not None or repeats > self.options.retries:
                     break
-            elif not self.options.retries:
-                break
             remaining = deadline - self._clock()
             if remaining <= 0:
                 break
@@ -378,6 +503,8 @@ class ProducerCore:
         if status is None:
             return error_for(answer.code, answer.remark)
         header = answer_header(SendResponseHeader, answer)
+        if self.trace is not None:
+            self.trace.record_broker(queue.broker_name, header.msg_region, header.trace_on)
         return SendResult(
             status,
             Queue(queue.broker_name, header.queue_id),
@@ -393,16 +520,14 @@ class ProducerCore:
         group = self.options.group
         if len(messages) > 1:
             batch_key = self._unique_keys.next()
-            return batch_request(
-                topic, queue, messages, keys, batch_key, self._now_ms(), producer_group=group
-            )
+            return batch_request(topic, queue, messages, keys, batch_key, self.now_ms(), producer_group=group)
         sys_flag, body = compress_body(messages[0].body, self.options.compress_over)
         return send_request(
             topic,
             queue,
             messages[0],
             keys[0],
-            self._now_ms(),
+            self.now_ms(),
             producer_group=group,
             sys_flag=sys_flag,
             body=body,
@@ -418,11 +543,14 @@ class ProducerCore:
         topic: str,
         route: TopicRoute,
         messages: Sequence[Message],
+        queue: Queue | None,
         selector: QueueSelector | None,
     ) -> Queue | None:
-        """Return the queue this message must go to, if its choice is not ours."""
+        """Return the queue this message must go to, if its choice is not ours. Raises `NoSuchQueue`."""
+        if queue is not None:
+            return existing_queue(topic, route, queue)
         if selector is not None:
-            return selector(_writable(topic, route))
+            return existing_queue(topic, route, selector(_writable(topic, route)))
         group = messages[0].group
         return queue_of_group(group, _writable(topic, route)) if group else None
 
@@ -472,8 +600,48 @@ def split_result(result: SendResult) -> list[SendResult]:
     ]
 
 
+class NoSuchQueue(LocalProtocolError):
+    """A topic has no queue of the number that a send was to go to."""
+
+
+def check_call(topic: object, queue: object, selector: object, timeout: object) -> None:
+    """Check the options of a send. Raises `TypeError` and `ValueError`, which say what is right."""
+    check_kind("the topic", topic, str, "text")
+    if queue is not None:
+        check_kind("queue", queue, Queue, "one of `producer.queues(topic)`")
+        if selector is not None:
+            raise ValueError("a send has a queue or a selector, not both")
+    check_hook("selector", selector, "queues")
+    check_timeout(timeout)
+
+
+def existing_queue(topic: str, route: TopicRoute, queue: object) -> Queue:
+    """Return a queue that was given or selected. Raises `NoSuchQueue` if its broker has the topic without it."""
+    check_kind("a selected queue", queue, Queue, "one of those that the selector was given")
+    assert isinstance(queue, Queue)
+    if queue in route.write_queues():
+        return queue
+    for data in route.queues:
+        if data.broker_name == queue.broker_name and not 0 <= queue.queue_id < data.write_queue_count:
+            there = (
+                f"queues 0 to {data.write_queue_count - 1}" if data.write_queue_count else "none to write to"
+            )
+            raise NoSuchQueue(
+                f"topic {topic} has no queue {queue.queue_id} at {queue.broker_name}: it has {there}"
+            )
+    return queue  # of a broker that is away at the moment, perhaps
+
+
+def as_messages(messages: Iterable[Message | bytes]) -> list[Message]:
+    """Return the messages of a batch. Raises `TypeError` for a single one."""
+    if isinstance(messages, bytes | str | Message):
+        raise TypeError("a batch is several messages, as in [b'one', b'two']")
+    return [as_message(message) for message in messages]
+
+
 def check_sendable(topic: str, messages: Sequence[Message]) -> None:
     """Refuse messages that no broker would take. Raises `LocalProtocolError`, before anything leaves."""
+    check_kind("the topic", topic, str, "text")
     reason = _check_topic(topic)
     if reason is not None:
         raise LocalProtocolError(reason)
@@ -498,8 +666,19 @@ def check_sendable(topic: str, messages: Sequence[Message]) -> None:
 _check_topic = lru_cache(maxsize=1_000)(check_topic)
 
 
-def _writable(topic: str, route: TopicRoute) -> tuple[Queue, ...]:
+def write_queues(topic: str, route: TopicRoute) -> tuple[Queue, ...]:
+    """Return the queues that a route offers to producers.
+
+    Raises `Unreachable` if there would be some with a master, as while a group elects one.
+    """
     queues = route.write_queues()
+    if not queues and (names := route.brokers_without_master()):
+        raise NoMaster(f"topic {topic}: broker {', '.join(names)} has no master at the moment")
+    return queues
+
+
+def _writable(topic: str, route: TopicRoute) -> tuple[Queue, ...]:
+    queues = write_queues(topic, route)
     if not queues:
         raise error_for(ResponseCode.NO_PERMISSION, f"topic {topic} has no queue that can be written to")
     return queues

@@ -10,16 +10,18 @@ A producer is asked at the brokers that know its group from heartbeats, so it an
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, received
 from ropewalk.client.core.messages import Message, SendResult, SendStatus, command_of
+from ropewalk.client.core.options import check_kind
 from ropewalk.client.core.produce.sending import ProducerCore
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.core.steps import Oneway, Steps, ask, require_success
+from ropewalk.client.core.tracing.trace_buffer import store_host_of
 from ropewalk.codes import MessageSysFlag, RequestCode
 from ropewalk.errors import LocalProtocolError, OutcomeUnknown, RemoteProtocolError, RopewalkError
 from ropewalk.format.headers import CheckTransactionStateHeader, EndTransactionHeader, decode_header
@@ -37,6 +39,14 @@ class Outcome(enum.Enum):
     ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
     UNKNOWN = MessageSysFlag.TRANSACTION_NONE
     """Not known yet: the broker asks later, and again."""
+
+
+STATES: Mapping[Outcome, str] = {
+    Outcome.COMMIT: "COMMIT_MESSAGE",
+    Outcome.ROLLBACK: "ROLLBACK_MESSAGE",
+    Outcome.UNKNOWN: "UNKNOW",
+}
+"""The names of outcomes in traces."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +88,16 @@ class Check:
     header: CheckTransactionStateHeader
     store_address: str
     """Where the half was stored, for brokers that do not name themselves."""
+
+
+def set_outcome(transaction: Transaction, outcome: object) -> None:
+    """Set the outcome that a program gave; anything else is UNKNOWN, so that the broker asks."""
+    transaction.outcome = outcome if isinstance(outcome, Outcome) else Outcome.UNKNOWN
+
+
+def require_outcome(outcome: object) -> None:
+    """Raise `TypeError` for a value that is no outcome."""
+    check_kind("the outcome of a transaction", outcome, Outcome, "Outcome.COMMIT, ROLLBACK or UNKNOWN")
 
 
 def half_message(message: Message, group: str) -> Message:
@@ -126,17 +146,28 @@ class TransactionCore:
         return transaction
 
     def end(self, transaction: Transaction) -> Steps[None]:
-        """Tell the broker the outcome. What goes wrong is kept in `problem`: the broker will ask."""
+        """Tell the broker the outcome, and again while it is refused for a moment.
+
+        What goes wrong is kept in `problem`: the broker will ask.
+        """
+        half, topic, producer = transaction.half, transaction.topic, self._producer
+        store_host = store_host_of(half.offset_message_ids[0])
+        self._record_end(topic, transaction.message, transaction.id, store_host, transaction.outcome)
         if transaction.outcome is Outcome.UNKNOWN:
             return
-        half, topic = transaction.half, transaction.topic
-        try:
+        deadline = producer.now() + producer.options.timeout
+
+        def attempt() -> Steps[None]:
             _host, _port, log_offset = parse_message_id(half.offset_message_ids[0])
             command = self._end_command(
                 topic, half.queue_offset, log_offset, transaction.id, transaction.outcome
             )
-            address = self._producer.directory.master_of(topic, half.queue.broker_name)
-            require_success((yield from ask(address, command, self._producer.options.timeout)))
+            yield from producer.directory.write_route(topic, deadline)
+            address = producer.directory.master_of(topic, half.queue.broker_name)
+            require_success((yield from ask(address, command, max(deadline - producer.now(), 0.001))))
+
+        try:
+            yield from producer.until_deadline(topic, deadline, attempt)
         except RopewalkError as exc:
             transaction.problem = exc
             self._producer.directory.invalidate(topic)
@@ -145,6 +176,14 @@ class TransactionCore:
 
     def answer(self, check: Check, outcome: Outcome) -> Steps[None]:
         """Answer a check, where its broker set has its master now."""
+        self._record_end(
+            check.message.topic,
+            check.message,
+            check.message.message_id,
+            check.store_address,
+            outcome,
+            checked=True,
+        )
         if outcome is Outcome.UNKNOWN:
             return
         directory, topic, name = self._producer.directory, check.message.topic, check.header.broker_name
@@ -181,6 +220,23 @@ class TransactionCore:
                 # Another may be the master now: the next time asks the name server.
                 for topic in known:
                     producer.directory.invalidate(topic)
+
+    def _record_end(
+        self,
+        topic: str,
+        message: Message | ReceivedMessage,
+        transaction_id: str,
+        store_host: str,
+        outcome: Outcome,
+        *,
+        checked: bool = False,
+    ) -> None:
+        """Trace the outcome that the broker is told; a half that is left open too, as the original does."""
+        if self._producer.trace is not None:
+            now_ms = self._producer.now_ms()
+            self._producer.trace.record_end(
+                topic, message, transaction_id, store_host, STATES[outcome], now_ms, checked=checked
+            )
 
     def _end_command(
         self,

@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ropewalk.client.core.messages import Message
+from ropewalk.client.core.messages import Message, copied_tags
 from ropewalk.client.core.routes import Queue
 from ropewalk.errors import RopewalkError
 from ropewalk.format.properties import P, encode_properties, split_keys
@@ -246,11 +246,12 @@ def outgoing(
         origin = (
             f"{row.get('brokerName') or ''}/{row.get('topic') or ''}/{row['queueId']}/{row['queueOffset']}"
         )
+        tags, odd_tags = copied_tags(row.get("tags"))
         message = Message(
             bytes(row["body"]),
             keys=split_keys(row.get("keys") or ""),
-            tags=row.get("tags") or None,
-            properties=kept | {ORIGIN: origin},
+            tags=tags,
+            properties=kept | odd_tags | {ORIGIN: origin},
             flag=row.get("flag") or 0,
             group=given.get(P.SHARDING_KEY) or None,
         )

@@ -10,7 +10,8 @@ for both. Only one server runs at a time. Absolute figures are this machine's; t
     far       backlogs that are to be read from far behind the end of the log, and what stands behind them
     rows      tests/bench/peers/rocketmq/rows.py; every other backlog is written just before it is read
 
-A server is one broker, or with `--role SYNC_MASTER` a master that acknowledges what its one slave has too.
+A server is one broker, with `--role SYNC_MASTER` a master that acknowledges what its one slave has too, with
+`--role DLEDGER` the leader of three.
 `make bench-rocketmq` runs it with the defaults, `--quick` gives a first impression in two minutes.
 """
 
@@ -19,13 +20,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,13 +35,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ropewalk.client.core.addresses import Address, parse_address
-from ropewalk.errors import RopewalkError
 from tests.bench.flush_probe import flush_ms
-from tests.bench.peers.rocketmq.artifacts import JavaUnavailable
-from tests.bench.peers.rocketmq.original import VERSION, Original, OriginalFailed
+from tests.bench.peers.rocketmq.original import VERSION
 from tests.bench.peers.rocketmq.rows import (
     FAR_BYTES,
+    LEDGER_ROLE,
     ORIGINAL,
     ROPEWALK,
     SETS,
@@ -56,9 +53,7 @@ from tests.bench.peers.rocketmq.rows import (
     Shape,
     build_rows,
 )
-from tests.ha.pairs import until_acknowledged
-from tests.ha.process_group import Group
-from tests.support.processes import checkout_command, checkout_environment, running_broker
+from tests.bench.peers.rocketmq.servers import FAILURES, Running, Starter, start_original, start_ropewalk
 from tools.bench import prepare, server
 from tools.bench.link import LoadFailed
 from tools.bench.runner import run_load
@@ -69,27 +64,10 @@ ROWS_TOPIC = "bench-rows"
 FILLER_TOPIC = "bench-filler"
 FILLER_BODY = 64 << 10
 QUEUES = 4
-HEAP = "1g"
 WARM_SHAPE = SHAPES[3]
 IDLE_WAIT_S = 3.0
-ROLES = ("ASYNC_MASTER", "SYNC_MASTER")
+ROLES = ("ASYNC_MASTER", "SYNC_MASTER", LEDGER_ROLE)
 FLUSHES = ("ASYNC_FLUSH", "SYNC_FLUSH")
-
-# The starter's defaults are small, for tests; here the original gets back what RocketMQ itself defaults to.
-ORIGINAL_SIZES: Mapping[str, str] = {
-    "mappedFileSizeCommitLog": str(1 << 30),
-    "mappedFileSizeConsumeQueue": str(300_000 * 20),
-    "maxHashSlotNum": str(5_000_000),
-    "maxIndexNum": str(5_000_000 * 4),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A server that takes messages at `broker`, and whose CPU and memory are those of `pid`."""
-
-    broker: Address
-    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,78 +83,6 @@ class Plan:
 
 THOROUGH = Plan(rounds=3, warm_s=20.0, row_warm_s=2.0, row_s=5.0)
 QUICK = Plan(rounds=1, warm_s=20.0, row_warm_s=1.0, row_s=3.0)
-
-FAILURES = (RopewalkError, LoadFailed, OriginalFailed, JavaUnavailable, AssertionError)
-"""How a server says that it did not start, or would not do what was asked of it."""
-
-Starter = Callable[[Path], AbstractContextManager[Running]]
-"""Starts a server whose data lie in the given empty folder."""
-
-
-def start_original(mode: Mode) -> Starter:
-    @contextmanager
-    def start(folder: Path) -> Iterator[Running]:
-        settings = {"flushDiskType": mode.flush, **ORIGINAL_SIZES}
-        with ExitStack() as stack:
-            own = {"brokerRole": mode.role, "inSyncReplicas": "2"} if mode.has_slave else {}
-            master = stack.enter_context(Original(folder / "master", HEAP, {**settings, **own}))
-            if mode.has_slave:
-                own = {"brokerRole": "SLAVE", "brokerId": "1"}
-                slave = Original(folder / "slave", HEAP, {**settings, **own}, namesrv=master.namesrv)
-                stack.enter_context(slave)
-                until_acknowledged(master.broker)
-            yield Running(parse_address(master.broker), master.broker_pid)
-
-    return start
-
-
-def start_ropewalk(mode: Mode, settings: Sequence[str] = ()) -> Starter:
-    return _start_group(mode, settings) if mode.has_slave else _start_one(mode, settings)
-
-
-def _start_one(mode: Mode, settings: Sequence[str]) -> Starter:
-    @contextmanager
-    def start(folder: Path) -> Iterator[Running]:
-        pairs = [f"storePathRootDir={folder / 'store'}", f"flushDiskType={mode.flush}", *settings]
-        arguments = [word for pair in pairs for word in ("--set", pair)]
-        with running_broker(
-            checkout_command(), *arguments, cwd=folder, environment=checkout_environment()
-        ) as broker:
-            try:
-                yield Running(parse_address(str(broker.ready["broker"])), broker.process.pid)
-            except FAILURES as exc:
-                raise LoadFailed(f"{exc}{_last_words(broker.process, folder)}") from exc
-
-    return start
-
-
-def _start_group(mode: Mode, settings: Sequence[str]) -> Starter:
-    @contextmanager
-    def start(folder: Path) -> Iterator[Running]:
-        sizes = {"mappedFileSizeCommitLog": ORIGINAL_SIZES["mappedFileSizeCommitLog"]}
-        own = {"flushDiskType": mode.flush, **sizes, **dict(pair.split("=", 1) for pair in settings)}
-        group = Group(folder)
-        try:
-            master = group.start("a", brokerRole=mode.role, **own)
-            after_flush = str(mode.waits_for_disk).lower()
-            group.start("b", brokerRole="SLAVE", brokerId=1, ackAfterFlush=after_flush, **own)
-            until_acknowledged(master.address)
-            assert master.process is not None
-            yield Running(parse_address(master.address), master.process.pid)
-        except FAILURES as exc:
-            raise LoadFailed(f"{exc}; {group.told()}") from exc
-        finally:
-            group.close()
-
-    return start
-
-
-def _last_words(process: subprocess.Popen[bytes], folder: Path) -> str:
-    """How a broker ended that should still be there, before its folder goes too."""
-    if process.poll() is None:
-        return ""
-    written = (folder / "broker-stderr.txt").read_text(errors="replace")
-    return f"; the broker had ended with status {process.returncode}: {written[-2000:]}"
 
 
 def measure(
@@ -428,7 +334,7 @@ def main(
     """Compare Ropewalk with Apache RocketMQ. Exit status 1 when a target is missed or a server failed."""
     for value, known in ((flush, FLUSHES), (role, ROLES)):
         if value not in known:
-            raise typer.BadParameter(f"{value} is neither {known[0]} nor {known[1]}")
+            raise typer.BadParameter(f"{value} is none of {', '.join(known)}")
     if only not in (None, ORIGINAL, ROPEWALK):
         raise typer.BadParameter(f"{only} is neither {ORIGINAL} nor {ROPEWALK}")
     plan = QUICK if quick else THOROUGH

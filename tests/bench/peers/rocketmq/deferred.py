@@ -32,8 +32,8 @@ from rich.table import Table
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command, FrameBuffer, encode_frame
-from tests.bench.peers.rocketmq.compare import FAILURES, Running, Starter, start_original, start_ropewalk
 from tests.bench.peers.rocketmq.rows import ORIGINAL, ROPEWALK, Mode
+from tests.bench.peers.rocketmq.servers import FAILURES, Running, Starter, start_original, start_ropewalk
 from tools.bench import prepare
 from tools.bench.link import LoadFailed
 from tools.bench.server import cpu_seconds

@@ -19,8 +19,11 @@ IDLE_MEMORY_MB = 80.0
 START_S = 1.0
 RATE_AT_4X32 = 100_000.0
 RATE_UNDER_FLUSH = 110_000.0
+RATE_OF_A_QUORUM = 100_000.0
 ORIGINAL = "original"
 ROPEWALK = "ropewalk"
+LEDGER_ROLE = "DLEDGER"
+"""The role of a group of three that elects its leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +148,14 @@ class Mode:
         return self.flush == "SYNC_FLUSH"
 
     @property
+    def is_ledger(self) -> bool:
+        return self.role == LEDGER_ROLE
+
+    @property
     def safe_class(self) -> str:
-        """A0 to A3."""
+        """A0 to A3, or D for a DLedger group, whose safety does not depend on the flush."""
+        if self.is_ledger:
+            return "D"
         return f"A{self.has_slave + 2 * self.waits_for_disk}"
 
 
@@ -247,6 +256,11 @@ TARGETS: Mapping[str, Mapping[str, Target]] = {
         "4 pulls of 32, 128 B": Target(1.3),
     },
     "A3": {"4 x 256, 128 B": Target(2.0)},
+    "D": {
+        "1 x 1, 128 B": Target(2.0),
+        "1 x 64, 128 B": Target(4.0),
+        "4 x 256, 128 B": Target(8.0, RATE_OF_A_QUORUM),
+    },
 }
 
 

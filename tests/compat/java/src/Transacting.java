@@ -2,6 +2,7 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -18,7 +19,8 @@ import org.apache.rocketmq.common.message.MessageExt;
  *
  * Commands, one a line. "send NAME LOCAL CHECK" sends a half message of that body, whose local transaction ends in the
  * state LOCAL and whose checks are answered with CHECK, and is answered by "sent" or "refused". "answer NAME CHECK"
- * changes what its checks are answered with. States are COMMIT, ROLLBACK and UNKNOWN. "end" ends.
+ * changes what its checks are answered with. States are COMMIT, ROLLBACK and UNKNOWN; LOCAL may be WAIT as well: the
+ * local transaction tells that it has "begun", and ends in the state of the next "answer NAME". "end" ends.
  */
 final class Transacting {
     private Transacting() {
@@ -26,11 +28,18 @@ final class Transacting {
 
     static void produce(World world, Events events) throws Exception {
         Map<String, LocalTransactionState> checks = new ConcurrentHashMap<>();
+        Map<String, CompletableFuture<LocalTransactionState>> waiting = new ConcurrentHashMap<>();
         TransactionMQProducer producer = world.transactionProducer();
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object local) {
-                return (LocalTransactionState) local;
+                if (local != null) {
+                    return (LocalTransactionState) local;
+                }
+                String name = new String(message.getBody(), StandardCharsets.UTF_8);
+                CompletableFuture<LocalTransactionState> answer = waiting.get(name);
+                events.emit("begun", "name", name);
+                return answer.join();
             }
 
             @Override
@@ -60,21 +69,35 @@ final class Transacting {
             String[] words = line.split(" ");
             if (words[0].equals("answer")) {
                 checks.put(words[1], state(words[2]));
+                CompletableFuture<LocalTransactionState> answer = waiting.remove(words[1]);
+                if (answer != null) {
+                    answer.complete(state(words[2]));
+                }
                 continue;
             }
             checks.put(words[1], state(words[3]));
-            Message message = world.message(words[1]);
-            message.setKeys("key-" + words[1]);
-            message.setTags("tag");
-            try {
-                TransactionSendResult result = producer.sendMessageInTransaction(message, state(words[2]));
-                events.emit("sent", "name", words[1], "status", result.getSendStatus().toString(),
-                    "state", result.getLocalTransactionState().toString(),
-                    "transactionId", result.getTransactionId(), "msgId", result.getMsgId(),
-                    "queueId", result.getMessageQueue().getQueueId(), "queueOffset", result.getQueueOffset());
-            } catch (Exception error) {
-                events.emit("refused", "name", words[1], "error", error.toString());
+            if (words[2].equals("WAIT")) {
+                waiting.put(words[1], new CompletableFuture<>());
+                new Thread(() -> send(world, events, producer, words[1], null)).start();
+            } else {
+                send(world, events, producer, words[1], state(words[2]));
             }
+        }
+    }
+
+    private static void send(
+        World world, Events events, TransactionMQProducer producer, String name, LocalTransactionState local) {
+        Message message = world.message(name);
+        message.setKeys("key-" + name);
+        message.setTags("tag");
+        try {
+            TransactionSendResult result = producer.sendMessageInTransaction(message, local);
+            events.emit("sent", "name", name, "status", result.getSendStatus().toString(),
+                "state", result.getLocalTransactionState().toString(),
+                "transactionId", result.getTransactionId(), "msgId", result.getMsgId(),
+                "queueId", result.getMessageQueue().getQueueId(), "queueOffset", result.getQueueOffset());
+        } catch (Exception error) {
+            events.emit("refused", "name", name, "error", error.toString());
         }
     }
 

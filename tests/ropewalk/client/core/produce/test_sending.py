@@ -15,11 +15,13 @@ from ropewalk.client.core.produce.sending import (
     ProducerOptions,
     split_result,
 )
+from ropewalk.client.core.produce.transacting import TransactionCore
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.core.steps import Ask
 from ropewalk.codes import MessageSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, OutcomeUnknown, Refused, RopewalkError
 from ropewalk.format.batch import split_batch
+from ropewalk.format.headers import RecallHandle
 from ropewalk.format.properties import P, parse_properties
 from ropewalk.format.remoting import Command
 from tests.ropewalk.client.scripted import Script, route_body, stored
@@ -141,12 +143,133 @@ def test_a_broker_that_is_back_in_time_gets_the_message(answer: int | RopewalkEr
     assert len(keys) == 1
 
 
-@pytest.mark.parametrize("answer", [*MOMENTARY, OutcomeUnknown("silence"), ResponseCode.SYSTEM_ERROR])
-def test_without_retries_there_is_one_attempt(answer: int | RopewalkError) -> None:
+@pytest.mark.parametrize("answer", [OutcomeUnknown("silence"), ResponseCode.SYSTEM_ERROR])
+def test_without_retries_nothing_that_may_be_stored_is_sent_again(answer: int | RopewalkError) -> None:
     it = stage(answer, retries=0)
-    with pytest.raises((Refused, Unreachable, OutcomeUnknown)):
+    with pytest.raises((Refused, OutcomeUnknown)):
         it.script.hold(it.core.send("T", [Message(b"x")]))
     assert len(it.sends()) == 1 and it.script.pauses == []
+
+
+@pytest.mark.parametrize("answer", MOMENTARY)
+def test_without_retries_a_refusal_for_a_moment_is_tried_until_the_time_is_up(answer: Any) -> None:
+    it = stage(*[answer] * 9, retries=0, brokers=("a",))
+    assert it.script.hold(it.core.send("T", [Message(b"x")], timeout=9)).status is SendStatus.SEND_OK
+
+
+def elect(it: Stage, questions: int) -> None:
+    """Have the route show no master at the next questions, as while a group elects its leader."""
+    answers, left = it.script._answer, questions
+
+    def electing(ask: Ask) -> Command:
+        nonlocal left
+        if ask.command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC and left:
+            left -= 1
+            body = it.script.routes["T"].replace(b'{"0":', b'{"1":')
+            return ask.command.reply(ResponseCode.SUCCESS, None, {}, body)
+        return answers(ask)
+
+    it.script._answer = electing  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("how", ["any", "queue", "selector", "group", "oneway", "queues"])
+@pytest.mark.parametrize("known", [True, False], ids=["after others", "first"])
+def test_a_group_without_a_leader_is_waited_for(how: str, known: bool) -> None:
+    it = stage(brokers=("a",))
+    if known:
+        it.script.hold(it.core.send("T", [Message(b"before")]))
+        it.core.directory.invalidate("T")
+    elect(it, 4)
+    queue = Queue("a", 1) if how == "queue" else None
+    if how == "oneway":
+        it.script.hold(it.core.send_oneway("T", Message(b"x")))
+    elif how == "queues":
+        assert it.script.hold(it.core.queues("T")) == (Queue("a", 0), Queue("a", 1))
+    else:
+        message = Message(b"x", group="g" if how == "group" else None)
+        selector = max if how == "selector" else None
+        it.script.hold(it.core.send("T", [message], queue=queue, selector=selector))
+    assert len(it.script.pauses) == 4 and it.core.counts.pending == 0
+
+
+@pytest.mark.parametrize("how", ["send", "oneway"])
+def test_a_group_that_stays_without_a_leader_is_told_when_the_time_is_up(how: str) -> None:
+    it = stage(brokers=("a",), timeout=2)
+    elect(it, 999)
+    began = it.script.now
+    steps: Any = (
+        it.core.send("T", [Message(b"x")]) if how == "send" else it.core.send_oneway("T", Message(b"x"))
+    )
+    with pytest.raises(Unreachable, match="topic T: broker a has no master at the moment"):
+        it.script.hold(steps)
+    assert it.script.now - began == pytest.approx(2, abs=0.01)
+    assert it.core.counts.refused == 1 and it.core.counts.pending == 0
+
+
+def test_a_broker_that_the_topic_is_not_at_is_told_with_those_that_it_is_at() -> None:
+    it = stage(timeout=1)
+    with pytest.raises(Unreachable, match="knows no broker z for topic T: it knows a, b"):
+        it.script.hold(it.core.send("T", [Message(b"x")], queue=Queue("z", 0)))
+
+
+@pytest.mark.parametrize("number", [2, 99, -1])
+@pytest.mark.parametrize("how", ["queue", "selector", "oneway"])
+def test_a_queue_that_the_topic_has_not_is_told_by_its_number(number: int, how: str) -> None:
+    it = stage()
+    queue = Queue("a", number)
+    steps: Any
+    if how == "oneway":
+        steps = it.core.send_oneway("T", Message(b"x"), queue=queue)
+    elif how == "queue":
+        steps = it.core.send("T", [Message(b"x")], queue=queue)
+    else:
+        steps = it.core.send("T", [Message(b"x")], selector=lambda queues: queue)
+    with pytest.raises(LocalProtocolError, match=f"topic T has no queue {number} at a: it has queues 0 to 1"):
+        it.script.hold(steps)
+    assert it.sends() == [] and it.core.counts.refused == 1 and not it.script.pauses
+
+
+def test_a_queue_that_is_newer_than_the_route_is_found() -> None:
+    it = stage()
+    it.script.hold(it.core.send("T", [Message(b"x")]))
+    it.script.routes["T"] = route_body("a", "b", queues=3)
+    assert it.script.hold(it.core.send("T", [Message(b"x")], queue=Queue("b", 2))).queue == Queue("b", 2)
+
+
+def test_a_selector_returns_one_of_the_queues() -> None:
+    it = stage()
+    with pytest.raises(
+        TypeError, match="a selected queue is one of those that the selector was given, and not 7"
+    ):
+        it.script.hold(it.core.send("T", [Message(b"x")], selector=lambda queues: 7))  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize("answer", [*MOMENTARY, "no leader"])
+def test_the_end_of_a_transaction_and_a_recall_are_tried_until_the_time_is_up(answer: Any) -> None:
+    it = stage(brokers=("a",), retries=0)
+    transactions = TransactionCore(it.core)
+    transaction = it.script.hold(transactions.begin("T", Message(b"x")))
+    left = 4
+
+    def handler(address: str, command: Command) -> Command | RopewalkError:
+        nonlocal left
+        if left and answer != "no leader":
+            left -= 1
+            return answer if isinstance(answer, RopewalkError) else command.reply(answer, "not now")
+        return command.reply(ResponseCode.SUCCESS, None, {"msgId": "k"})
+
+    it.script.handler = handler
+    if answer == "no leader":
+        it.core.directory.invalidate("T")
+        elect(it, 4)
+    it.script.hold(transactions.end(transaction))
+    assert transaction.confirmed and transaction.problem is None and len(it.script.pauses) == 4
+    left = 4
+    if answer == "no leader":
+        it.core.directory.invalidate("T")
+        elect(it, 4)
+    handle = RecallHandle("T", "a", 5, "k").encode()
+    assert it.script.hold(it.core.recall(handle)) == "k" and len(it.script.pauses) == 8
 
 
 def test_a_name_server_that_is_back_in_time_tells_the_way() -> None:

@@ -18,40 +18,48 @@ leave the last fields out.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
 
-__all__ = ["TraceRecord", "decode_trace"]
+__all__ = ["ConsumeCode", "MessageType", "TraceRecord", "decode_trace", "encode_trace"]
 
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "Pub": (
-        *("time_ms", "", "group", "topic", "message_id", "", "keys", "store_host", "", "cost_ms", "", ""),
-        *("success", "client_host"),
+        *("time_ms", "region", "group", "topic", "message_id", "tags", "keys", "store_host", "body_size"),
+        *("cost_ms", "type", "offset_message_id", "success", "client_host"),
     ),
-    "SubBefore": ("time_ms", "", "group", "request_id", "message_id", "retries", "keys"),
-    "SubAfter": ("request_id", "message_id", "cost_ms", "success", "keys", "", "time_ms", "group"),
+    "SubBefore": ("time_ms", "region", "group", "request_id", "message_id", "retries", "keys"),
+    "SubAfter": ("request_id", "message_id", "cost_ms", "success", "keys", "code", "time_ms", "group"),
     "EndTransaction": (
-        *(
-            "time_ms",
-            "",
-            "group",
-            "topic",
-            "message_id",
-            "",
-            "keys",
-            "store_host",
-            "",
-            "",
-            "state",
-            "checked",
-        ),
+        *("time_ms", "region", "group", "topic", "message_id", "tags", "keys", "store_host"),
+        *("type", "transaction_id", "state", "checked"),
     ),
-    "Recall": ("time_ms", "", "group", "topic", "message_id", "success"),
+    "Recall": ("time_ms", "region", "group", "topic", "message_id", "success"),
 }
-_NUMBERS: Final = frozenset({"time_ms", "cost_ms", "retries"})
+_NUMBERS: Final = frozenset({"time_ms", "cost_ms", "retries", "body_size", "type", "code"})
 _TRUTHS: Final = frozenset({"success", "checked"})
+_BLANKED: Final = str.maketrans("\x01\x02", "  ")
+
+
+class MessageType(enum.IntEnum):
+    """The type of a message, numbered as in the original's enumeration."""
+
+    NORMAL = 0
+    HALF = 1
+    COMMIT = 2
+    DELAY = 3
+
+
+class ConsumeCode(enum.IntEnum):
+    """The outcome of a consumption, numbered as in the original's `ConsumeReturnType`."""
+
+    SUCCESS = 0
+    TIME_OUT = 1
+    EXCEPTION = 2
+    FAILED = 4
 
 
 class TraceRecord(msgspec.Struct, frozen=True):
@@ -63,6 +71,7 @@ class TraceRecord(msgspec.Struct, frozen=True):
     time_ms: int = 0
     topic: str = ""
     keys: str = ""
+    """Separated by blanks."""
     store_host: str = ""
     client_host: str = ""
     request_id: str = ""
@@ -71,6 +80,22 @@ class TraceRecord(msgspec.Struct, frozen=True):
     success: bool = True
     state: str = ""
     checked: bool = False
+    region: str = ""
+    tags: str = ""
+    body_size: int = 0
+    type: int = 0
+    """A `MessageType`, or the number of a type that only later clients know."""
+    offset_message_id: str = ""
+    transaction_id: str = ""
+    code: int = 0
+    """A `ConsumeCode`, or the number of another."""
+
+
+def encode_trace(record: TraceRecord) -> str:
+    """Return the record as a trace message's body holds it. A separator within a field becomes a blank."""
+    fields = (getattr(record, name) for name in _FIELDS[record.kind])
+    texts = (str(value).lower() if isinstance(value, bool) else str(value) for value in fields)
+    return "\x01".join((record.kind, *(text.translate(_BLANKED) for text in texts))) + "\x02"
 
 
 def decode_trace(body: bytes) -> Iterator[TraceRecord]:
@@ -86,7 +111,7 @@ def decode_trace(body: bytes) -> Iterator[TraceRecord]:
                     values[name] = int(text or 0)
                 elif name in _TRUTHS:
                     values[name] = text.strip().lower() == "true"
-                elif name:
+                else:
                     values[name] = text
             yield TraceRecord(kind, **values)  # type: ignore[arg-type]
         except (ValueError, TypeError):
