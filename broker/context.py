@@ -25,6 +25,7 @@ from broker.state.statistics import Statistics
 from broker.state.topics import TopicTable
 from broker.timers.delay_service import DelayService
 from broker.timers.timer_service import TimerService
+from broker.waiting.catch_up_pulls import CatchUpPulls
 from broker.waiting.client_calls import ClientCalls
 from broker.waiting.held_pulls import PullHold
 from broker.waiting.pending_acks import AckQueue
@@ -62,6 +63,7 @@ class BrokerContext:
     delays: DelayService
     timers: TimerService
     acks: AckQueue
+    catch_up_pulls: CatchUpPulls
     topics_changed: Callable[[], None]
     """Has name servers and the config file hear of a changed topic table when this turn ends."""
     find_route: FindRoute

@@ -192,11 +192,12 @@ def _totals(sources: MetricSources, found: Found, later: list[Source]) -> None:
         Family(
             "rocketmq_processor_watermark",
             GAUGE,
-            "Requests that wait: answers for the disk, pulls for messages, tools for a look at the disk",
+            "Requests that wait: answers for the disk, pulls for messages or for a share of the loop, tools for a disk",
             ("processor",),
             [
                 (("send",), float(len(broker.acks))),
                 (("pull",), float(broker.held_pulls.size)),
+                (("catch_up",), float(broker.catch_up_pulls.size)),
                 (("admin",), float(sources.lookups_waiting)),
             ],
         ),

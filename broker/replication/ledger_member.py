@@ -42,7 +42,8 @@ from ha.dledger.ledger import LedgerShell
 from ha.dledger.peers import PeerLink
 from ha.dledger.status import LedgerStatus
 from ha.dledger.storage import LogStorage, ReplicaStore
-from ha.raft.types import MemberId, Role, Settings, Standing
+from ha.raft.node import TRANSFERRING
+from ha.raft.types import MemberId, Role, Settings, Standing, TransferResult
 from ropewalk.codes import ResponseCode
 from store.io.workers import Worker
 
@@ -52,6 +53,8 @@ log = structlog.get_logger("broker.dledger")
 
 QUORUM_MS: Final = 2_500
 """How long a producer waits for a quorum; less than the 3 s after which the official clients give up."""
+_HAND_OVER_S: Final = 2.0
+"""How long a stop waits for a handover, whose own time is one election timeout."""
 _LATE: Final = (
     ResponseCode.SYSTEM_ERROR,
     "QUORUM_LATE: most members did not have the message on disk in time; it is unknown whether it will be kept",
@@ -230,6 +233,9 @@ class LedgerMember:
         if self._leads:
             if standing.may_append:
                 return None
+            if standing.why == TRANSFERRING:
+                why = f"{self.me} hands the lead over to another member"
+                return ResponseCode.SERVICE_NOT_AVAILABLE, f"[REJECTREQUEST]{why}: nothing was stored"
             return ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]{standing.why}: followers are too far behind"
         return (
             ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -343,6 +349,25 @@ class LedgerMember:
             nursery.start_soon(sync.run)
             nursery.start_soon(tasks.run, self.ledger, shell, self._context.rng)
         raise AssertionError("the tasks of a member have ended by themselves")
+
+    def transfer(self, target: MemberId, done: Callable[[TransferResult], None]) -> None:
+        """Hand the lead over to a member, or to the one that lacks least (""); `done` is told the outcome."""
+        self.ledger.transfer(target, done)
+
+    async def hand_over(self) -> None:
+        """Have another member lead, if this one does: producers then wait for a handover, and not for an election."""
+        self.ledger.leave()
+        if self.ledger.standing.role is not Role.LEADER or len(self.addresses) == 1:
+            return
+        over = trio.Event()
+
+        def note(result: TransferResult) -> None:
+            log.info("handed over before the stop", result=result.value, to=self.ledger.standing.leader)
+            over.set()
+
+        self.transfer("", note)
+        with trio.move_on_after(_HAND_OVER_S):
+            await over.wait()
 
     def leave(self) -> None:
         """Do nothing: the others hear of the end of the links, and elect within a tenth of a second."""

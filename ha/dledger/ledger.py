@@ -46,6 +46,7 @@ from ha.raft.types import (
     Effects,
     Event,
     Fetched,
+    Leaving,
     Link,
     Linked,
     MemberId,
@@ -59,6 +60,8 @@ from ha.raft.types import (
     Standing,
     Stuck,
     Tick,
+    TransferAsked,
+    TransferResult,
 )
 from ropewalk.errors import RemoteProtocolError, RopewalkError
 from ropewalk.format.dledger.frame import encode_head_with
@@ -138,6 +141,8 @@ class LedgerShell:
         self._showing: Point | None = None
         """The commit point through which the store is being shown."""
         self._snapshots_said: set[MemberId] = set()
+        self._transfers: dict[int, Callable[[TransferResult], None]] = {}
+        """Who waits for the outcome of a transfer, by its token."""
         storage.on_stuck = lambda stuck: self._tell(Stuck(stuck))
 
     @property
@@ -180,6 +185,22 @@ class LedgerShell:
         self._tell(Tick(now, late, self._rng.random()))
         if self._commits or self._needs_flush or self._opening is not None:  # outside of any turn
             self._wake()
+
+    def transfer(self, target: MemberId, done: Callable[[TransferResult], None]) -> None:
+        """Hand the lead over to a member, or to the one that lacks least (""); `done` is told the outcome.
+
+        That is at once where this member may not, and after one election timeout at the latest.
+        """
+        token = len(self._transfers)
+        while token in self._transfers:
+            token += 1
+        self._transfers[token] = done
+        self._tell(TransferAsked(token, target, self._now()))
+        self._wake()
+
+    def leave(self) -> None:
+        """Neither campaign nor take the lead over any more: this member is about to stop."""
+        self._tell(Leaving())
 
     def close(self) -> None:
         """End all links."""
@@ -272,6 +293,8 @@ class LedgerShell:
             self._commits.append(effects.commit)
         if effects.doubt_over:
             storage.end_doubt()
+        for token, result in effects.done:
+            self._transfers.pop(token)(result)
 
     def _saved(self, ballot: Ballot) -> None:
         self._tell(Saved(ballot))

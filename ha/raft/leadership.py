@@ -62,6 +62,10 @@ class Leadership:
         """Note a message of this term."""
         self._heard[peer] = now
 
+    def heard_at(self, peer: MemberId) -> int:
+        """Return when a peer was heard last, or this leadership began."""
+        return self._heard[peer]
+
     def was_late(self, late: int) -> None:
         """Note that the own loop was deaf for so long: what was sent to it meanwhile is still unread."""
         for peer in self._heard:

@@ -329,6 +329,13 @@ class SinkHeader(msgspec.Struct, rename="camel"):
     sink_id: str
 
 
+class LedgerTransferHeader(msgspec.Struct, rename="camel"):
+    """The header of code 30041."""
+
+    to: str = ""
+    """The member that is to lead; empty: the one that lacks least."""
+
+
 class PullResponseHeader(msgspec.Struct, rename="camel"):
     """The answer to a pull: the first four are needed with 0, 19, 20 and 21 alike."""
 

@@ -14,6 +14,7 @@ from ha.raft.types import (
     Message,
     Point,
     Run,
+    TakeLead,
     Vote,
     VoteAnswer,
     VoteResult,
@@ -31,6 +32,8 @@ MESSAGES: list[Message] = [
     AppendAnswer(7, False, 41, -1, 30, 5),
     Heartbeat(7, 41, 123),
     HeartbeatAnswer(7, 123, 44, 41),
+    HeartbeatAnswer(7, 123, 44, 41, able=False),
+    TakeLead(7),
     *(Vote(8, 44, 7, pre, transfer) for pre in (False, True) for transfer in (False, True)),
     *(VoteAnswer(8, pre, result) for pre in (False, True) for result in VoteResult),
 ]

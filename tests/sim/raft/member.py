@@ -6,8 +6,9 @@ import abc
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ha.raft.node import RaftNode
+from ha.raft.node import TRANSFERRING, RaftNode
 from ha.raft.types import Event, Link, MemberId, Message, Point, Role, Standing
+from tests.sim.raft.checks import Broken
 from tests.sim.raft.model_log import MemberLog
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Member(abc.ABC):
         self.asleep: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         self.rate = 1.0
         self.offset = 0
+        self.fenced_at: int | None = None
+        """Since when it takes no messages because it hands over."""
 
     def now(self) -> int:
         """This machine's own monotonic clock."""
@@ -59,6 +62,7 @@ class Member(abc.ABC):
         self.asleep_until = 0.0
         self.waiting = set()
         self.standing = None
+        self.fenced_at = None
         if not self.recover():
             return
         due = self.world.time + self.world.chance.random() * TICK_MS
@@ -121,6 +125,9 @@ class Member(abc.ABC):
         world = self.world
         world.at(world.time + TICK_MS, self.tick, life, world.time + TICK_MS)
         self.ticked(int((world.time - due) * self.rate))
+        fenced_max = world.settings.election_max_ms + 3 * TICK_MS
+        if self.fenced_at is not None and self.now() - self.fenced_at > fenced_max:
+            raise Broken(f"I18: {self.id} takes no messages for the sake of a transfer, beyond its time")
 
     @abc.abstractmethod
     def ticked(self, late: int) -> None:
@@ -139,6 +146,16 @@ class Member(abc.ABC):
             missed.sort(key=lambda each: each[0] != self.tick)
         for what, parameters in missed:
             what(*parameters)
+
+    def stand(self, standing: Standing) -> None:
+        """Note the role that the core shows."""
+        was_leader, self.standing = self.is_leader, standing
+        if standing.role is not Role.LEADER:
+            self.waiting = set()
+        elif not was_leader:
+            self.world.leads(self)
+        is_fenced = standing.role is Role.LEADER and standing.why == TRANSFERRING
+        self.fenced_at = self.now() if is_fenced else None
 
     # -- the shell ---------------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from ha.raft.types import (
     MemberId,
     Message,
     Received,
-    Role,
     Tick,
 )
 from ropewalk.errors import RemoteProtocolError
@@ -89,11 +88,7 @@ class ModelMember(Member):
             world.checks.placed(self, entries, self.prev_term)
             log.place(run, entries, skip)
         if effects.role is not None:
-            if effects.role.role is Role.LEADER and not self.is_leader:
-                world.leads(self)
-            self.standing = effects.role
-            if effects.role.role is not Role.LEADER:
-                self.waiting = set()
+            self.stand(effects.role)
         for peer, message in effects.send:
             world.send(self, peer, message)
         for peer, index, size in effects.fetch:
@@ -101,6 +96,7 @@ class ModelMember(Member):
         if effects.doubt_over:
             log.doubt = None
         world.checks.after(self, effects, world.members)
+        world.outcomes.update(effects.done)
         if effects.open_term is not None:
             self.append([world.payload_number()])
         elif effects.commit is not None and core.term_first > core.applied.index:

@@ -20,6 +20,10 @@ BUGS = {
     "raft-pre-vote-raises-term": 0,
     "raft-repeated-append-cuts": 0,
     "raft-second-vote": 0,
+    "raft-transfer-fence-kept": 300,
+    "raft-transfer-too-early": 0,
+    "raft-transfer-unfenced": 0,
+    "raft-transfer-unprotected": 0,
     "raft-vote-before-saved": 0,
     "raft-vote-by-index": 70,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ha.dledger.hello import Identity
@@ -27,7 +28,7 @@ from ha.raft.types import (
     Message,
     Point,
     Received,
-    Role,
+    TransferAsked,
 )
 from ropewalk.errors import RopewalkError
 from ropewalk.format.dledger.frame import Frames
@@ -150,6 +151,8 @@ class StoreMember(Member):
                     shell.received(peer, link, message, self._heard)
                 case Linked(peer, link, kind, up):
                     shell.linked(peer, link, kind, up)
+                case TransferAsked(token, target):
+                    shell.transfer(target, partial(self.world.outcomes.__setitem__, token))
             shell.end_turn()
             self.judge()
         except RopewalkError as failed:
@@ -234,11 +237,7 @@ class StoreMember(Member):
         self._unjudged = None
         role = effects.role
         if role is not None:
-            was_leader, self.standing = self.is_leader, role
-            if role.role is not Role.LEADER:
-                self.waiting = set()
-            elif not was_leader:
-                self.world.leads(self)
+            self.stand(role)
         self.world.checks.after(self, effects, self.world.members)
         if role is not None:
             self._see_queues()
