@@ -340,7 +340,7 @@ def _sinks(sources: MetricSources, found: Found, later: list[Source]) -> None:
     """Sinks that write exactly once, and the outcomes of their rows."""
     sinks = sources.sinks
     found += [
-        _one("ropewalk_sinks", GAUGE, "Sinks that write exactly once", len(sinks.table.sinks)),
+        _one("ropewalk_sinks", GAUGE, "Sinks that write exactly once", sinks.table.count),
         _one("ropewalk_sink_window_rows", GAUGE, "Rows of open batches of sinks", sinks.table.rows),
         Family(
             "ropewalk_sink_rows",

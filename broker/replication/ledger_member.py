@@ -32,7 +32,7 @@ import ropewalk
 from broker.context import BrokerContext
 from broker.remoting.shell import Connection, Shell
 from broker.replication.group_member import LogCut, ReadyWords, Turns
-from broker.replication.ledger_sync import LedgerSync
+from broker.replication.ledger_state import LedgerState
 from broker.settings.dledger import peers_of
 from broker.state.ha_status import HaStatus
 from broker.state.json_file import StoreConfigDamaged
@@ -91,7 +91,7 @@ class LedgerMember:
         self._wake = wake
         self._storage = storage
         self._take_back_deliveries = take_back_deliveries
-        self._follow_delays = follow_delays
+        self.state = LedgerState(context, follow_delays)
         self._leads = False
         """Whether this broker is the leader to its clients: steps 1 to 5 are done."""
         self._term = -1
@@ -207,6 +207,7 @@ class LedgerMember:
         context, now = self._context, self._context.now_ms()
         self._leads, self._refused = True, None
         log.info("this broker leads", term=standing.term, member=self.me)
+        self.state.lead()
         context.topics.set_state_version(standing.term, now)
         context.groups.set_state_version(standing.term, now)
         context.delays.load(context.delays.offsets())
@@ -225,6 +226,7 @@ class LedgerMember:
             "be kept",
         )
         self._take_back_deliveries()
+        self.state.follow()
         self.on_role()
         self.on_identity()
 
@@ -266,7 +268,13 @@ class LedgerMember:
         self.ledger.end_turn()
 
     def end_turn(self) -> None:
+        self._log_changes()
         self.ledger.end_turn()
+
+    def _log_changes(self, *, offsets: bool = False) -> None:
+        """Log the changes of the tables; not while a member that is to lead waits for the end of this log."""
+        if self._leads and self.ledger.standing.may_append:
+            self.state.log_changes(offsets=offsets)
 
     def tick(self) -> None:
         """Do nothing: the core has a timer of its own (`ha.dledger.tasks`)."""
@@ -327,6 +335,8 @@ class LedgerMember:
         self._term = self.ledger.standing.term
         self._refused = self._refusal(self.ledger.standing)
         self.ledger.on_standing = self._stand
+        self.state.open()
+        self.ledger.on_shown = lambda _point: self.state.catch_up()
         self.on_role()
 
     def _met(self, peer: MemberId, incarnation: bytes) -> None:
@@ -344,14 +354,12 @@ class LedgerMember:
 
     async def run(self, turns: Turns, shell: Shell) -> LogCut:
         """Be a member until cancelled. The log is cut while it is open, so this never returns."""
-        sync = LedgerSync(self._context, self.ledger, turns, shell, self._follow_delays)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(sync.run)
-            nursery.start_soon(tasks.run, self.ledger, shell, self._context.rng)
+        await tasks.run(self.ledger, shell, self._context.rng)
         raise AssertionError("the tasks of a member have ended by themselves")
 
     def transfer(self, target: MemberId, done: Callable[[TransferResult], None]) -> None:
         """Hand the lead over to a member, or to the one that lacks least (""); `done` is told the outcome."""
+        self._log_changes(offsets=True)
         self.ledger.transfer(target, done)
 
     async def hand_over(self) -> None:
@@ -370,7 +378,8 @@ class LedgerMember:
             await over.wait()
 
     def leave(self) -> None:
-        """Do nothing: the others hear of the end of the links, and elect within a tenth of a second."""
+        """Log the last offsets, if this member leads still; the others hear of the end of its links."""
+        self._log_changes(offsets=True)
 
     def stop(self) -> None:
         self.ledger.close()

@@ -27,6 +27,7 @@ class Draft:
         "fetches",
         "open_term",
         "place",
+        "reads",
         "role",
         "save",
         "sends",
@@ -45,6 +46,7 @@ class Draft:
         self.commit: Point | None = None
         self.doubt_over = False
         self.done: list[tuple[int, TransferResult]] = []
+        self.reads: list[tuple[int, bool]] = []
 
     def send(self, peer: MemberId, message: Message) -> None:
         """Send a message in this step."""
@@ -55,7 +57,7 @@ class Draft:
         if not (
             self.sends or self.save or self.cut or self.place or self.role or self.commit or self.fetches
         ):
-            if not (self.open_term or self.snapshot_to or self.doubt_over or self.done):
+            if not (self.open_term or self.snapshot_to or self.doubt_over or self.done or self.reads):
                 return NO_EFFECTS
         return Effects(
             self.save,
@@ -69,4 +71,5 @@ class Draft:
             self.commit,
             self.doubt_over,
             tuple(self.done),
+            tuple(self.reads),
         )

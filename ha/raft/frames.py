@@ -13,6 +13,8 @@ from ha.raft.types import (
     HeartbeatAnswer,
     Message,
     Point,
+    Read,
+    ReadAnswer,
     Run,
     TakeLead,
     Vote,
@@ -47,6 +49,10 @@ def to_fields(message: Message) -> tuple[Kind, int, int, Numbers]:
             return Kind.VOTE_ANSWER, PRE if pre else 0, result, (term, 0, 0, 0, 0, 0)
         case TakeLead(term):
             return Kind.TAKE_LEAD, 0, 0, (term, 0, 0, 0, 0, 0)
+        case Read(term, number):
+            return Kind.READ, 0, number & 0xFFFFFFFF, (term, 0, 0, 0, 0, 0)
+        case ReadAnswer(term, number, index):
+            return Kind.READ_ANSWER, 0, number & 0xFFFFFFFF, (term, index, 0, 0, 0, 0)
 
 
 def from_frame(frame: Frame, segment_size: int) -> Message:
@@ -72,6 +78,10 @@ def from_frame(frame: Frame, segment_size: int) -> Message:
             return VoteAnswer(first, bool(frame.flags & PRE), VoteResult(frame.count))
         case Kind.TAKE_LEAD:
             return TakeLead(first)
+        case Kind.READ:
+            return Read(first, frame.count)
+        case Kind.READ_ANSWER:
+            return ReadAnswer(first, frame.count, second)
         case Kind.PING:
             raise RemoteProtocolError("a PING is for the link, and no message of the core")
 

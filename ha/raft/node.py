@@ -11,7 +11,7 @@ Every message is judged by its link and its term before anything else (rule 6):
 
 The parts decide one thing each and know nothing of each other: `Election` who leads, `EntryHandler` what an Append does
 to the log, an `EntryDispatcher` what a peer is sent, `QuorumAckChecker` what a majority has, `LogState` what is in the
-log, `Transfers` how a leader hands over. Here they meet.
+log, `Transfers` how a leader hands over, `Reads` when a state may be read as the newest. Here they meet.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ha.raft.handler import EntryHandler, Refusal
 from ha.raft.leadership import Leadership
 from ha.raft.log_state import LogState
 from ha.raft.quorum import QuorumAckChecker
+from ha.raft.reads import Reads
 from ha.raft.rules import Rules
 from ha.raft.terms import Row, TermTable
 from ha.raft.transfer import Transfers
@@ -49,6 +50,9 @@ from ha.raft.types import (
     MemberId,
     Message,
     Point,
+    Read,
+    ReadAnswer,
+    ReadAsked,
     Received,
     Role,
     Run,
@@ -102,6 +106,7 @@ class RaftNode:
         self.handler = EntryHandler()
         self.leadership: Leadership | None = None
         self.transfers = Transfers(me, settings)
+        self.reads = Reads(me, settings.heartbeat_ms, self._answer)
         self.applied = commit
         self._links: dict[tuple[MemberId, Link], int] = {}
         self._said = -1
@@ -200,6 +205,9 @@ class RaftNode:
                     self.now,
                     draft,
                 )
+            case ReadAsked():
+                self._advance_clock(event.now)
+                self.reads.ask(event.token, self.now)
             case Leaving():
                 self.election.is_leaving = True
             case SnapshotSent():
@@ -250,12 +258,19 @@ class RaftNode:
                 )
                 self._answer(draft, peer, answer)
             case HeartbeatAnswer():
+                self.reads.round_answered(peer, message.round)
                 if (dispatcher := self._dispatcher(peer)) is not None and dispatcher.heard(
                     message, self.log, self.now
                 ):
                     self._commit_as_leader(draft)
             case VoteAnswer():
                 self.election.answered(peer, message, self.log, draft)
+            case Read():
+                if self.leadership is not None:
+                    is_open = 0 <= self.term_first <= self.log.commit.index
+                    self.reads.forwarded(peer, message.number, is_open, self.term, draft)
+            case ReadAnswer():
+                self.reads.answered(message, self.now)
             case TakeLead():
                 self._follow(peer)
                 self.election.take_lead(self._unindexed, draft)
@@ -363,6 +378,7 @@ class RaftNode:
             self.election.become_candidate("no majority was heard for an election timeout")
         self.election.tick(event.late, event.draw, self.log, self._unindexed, draft)
         led = self.leadership if self.role is Role.LEADER else None
+        self.reads.tick(self.now, draft)
         self.transfers.tick(led, self.quorum, self.log, self.applied, self.now, draft)
 
     @property
@@ -384,6 +400,7 @@ class RaftNode:
     # -- the end of a step -------------------------------------------------------------------------------
 
     def _conclude(self, draft: Draft) -> None:
+        self.reads.changed(self.leader, self.term, self.now)
         if self.role is not Role.LEADER:
             self.leadership = None
             self.transfers.followed(self.leader, self.term, self.now, draft)
@@ -393,8 +410,10 @@ class RaftNode:
                 self.leadership = Leadership(
                     self.me, self.term, self.peers, self.settings, self.log.end, self._is_linked, self.now
                 )
-            self.leadership.send_what_is_due(self.quorum, self.log, self.election.stuck, self.now, draft)
+            stuck = self.election.stuck
+            self.leadership.send_what_is_due(self.quorum, self.log, stuck, self.reads, self.now, draft)
             self.transfers.send_what_is_due(self.leadership, self.log, self.applied, self.now, draft)
+        self.reads.conclude(self.quorum, self.applied.index, self.now, draft)
         self._show(draft)
 
     def _is_linked(self, peer: MemberId) -> bool:

@@ -221,7 +221,26 @@ class TakeLead(Struct, frozen=True):
     term: int
 
 
-Message = Append | AppendAnswer | Heartbeat | HeartbeatAnswer | Vote | VoteAnswer | TakeLead
+class Read(Struct, frozen=True):
+    """A follower asks for an index: a state in which it is applied may be read, now, as the newest."""
+
+    term: int
+    number: int
+    """Of this question, among those of this follower."""
+
+
+class ReadAnswer(Struct, frozen=True):
+    """The leader's answer to a `Read`."""
+
+    term: int
+    number: int
+    index: int
+    """-1: the leader has not committed an entry of its own term yet."""
+
+
+Message = (
+    Append | AppendAnswer | Heartbeat | HeartbeatAnswer | Vote | VoteAnswer | TakeLead | Read | ReadAnswer
+)
 
 
 class TransferResult(Enum):
@@ -329,6 +348,13 @@ class TransferAsked(Struct, frozen=True):
     now: int
 
 
+class ReadAsked(Struct, frozen=True):
+    """The broker wants to read its state as the newest there is; `Effects.reads` says when it may."""
+
+    token: int
+    now: int
+
+
 class Leaving(Struct, frozen=True):
     """The member is about to stop: from now on it neither campaigns nor takes the lead over."""
 
@@ -355,6 +381,7 @@ Event = (
     | Applied
     | SnapshotSent
     | TransferAsked
+    | ReadAsked
     | Leaving
 )
 
@@ -383,6 +410,8 @@ class Effects(Struct, frozen=True):
     """The log has reached a leader's commit index: the note of a doubtful recovery is no longer needed."""
     done: tuple[tuple[int, TransferResult], ...] = ()
     """(token, outcome) of transfers that were asked for."""
+    reads: tuple[tuple[int, bool], ...] = ()
+    """(token, ok) of reads: read now, while this step is carried out; or refuse, since its time has passed."""
 
 
 NO_EFFECTS: Final = Effects()

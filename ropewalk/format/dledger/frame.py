@@ -13,6 +13,8 @@ The head has 64 bytes, so a frame without a body says 60. What the six numbers m
     VOTE_ANSWER      result    term
     PING
     TAKE_LEAD                  term
+    READ             number    term
+    READ_ANSWER      number    term      index
 
 Only an APPEND has a body, and may have none: the entries as they stand in the log. ROLLED says that they stand at the
 base of the next segment; the receiver knows where that is, because HELLO has compared the sizes. Flags are ROLLED of
@@ -54,6 +56,8 @@ class Kind(IntEnum):
     PING = 7
     """The link lives; sent where nothing else was for a while."""
     TAKE_LEAD = 8
+    READ = 9
+    READ_ANSWER = 10
 
 
 ROLLED: Final = 1
@@ -72,6 +76,8 @@ _FLAGS: Final = {
     Kind.VOTE_ANSWER: PRE,
     Kind.PING: 0,
     Kind.TAKE_LEAD: 0,
+    Kind.READ: 0,
+    Kind.READ_ANSWER: 0,
 }
 """The flags that a kind may have."""
 

@@ -28,7 +28,7 @@ from tests.broker.harness import InProcess, heartbeat_body, pull_ext, request, s
 from tests.support.waiting import until
 
 StartBroker = Callable[..., InProcess]
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 V2 = RequestCode.SEND_MESSAGE_V2
 
 

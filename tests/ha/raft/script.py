@@ -28,6 +28,9 @@ from ha.raft.types import (
     Linked,
     MemberId,
     Message,
+    Read,
+    ReadAnswer,
+    ReadAsked,
     Received,
     Role,
     Settings,
@@ -171,6 +174,8 @@ class Script:
             self.tell(f"{member.id} -> {peer} {shown_message(message)}")
         if effects.commit is not None:
             self.tell(f"{member.id} commits through {effects.commit.index}")
+        for token, ok in effects.reads:
+            self.tell(f"{member.id} {'serves' if ok else 'refuses'} read {token}")
         for _token, result in effects.done:
             self.tell(f"{member.id} ends the transfer: {result.name}")
         if effects.doubt_over:
@@ -289,6 +294,9 @@ class Script:
                 self._tokens += 1
                 target = rest[1] if len(rest) > 1 else ""
                 self.step(rest[0], TransferAsked(self._tokens, target, self.now))
+            case "read":
+                self._tokens += 1
+                self.step(rest[0], ReadAsked(self._tokens, self.now))
             case "leave":
                 self.step(rest[0], Leaving())
             case "crash":
@@ -333,6 +341,10 @@ def shown_message(message: Message) -> str:
             return f"{'PreVoteAnswer' if pre else 'VoteAnswer'}[{term}] {result.name}"
         case TakeLead(term):
             return f"TakeLead[{term}]"
+        case Read(term, number):
+            return f"Read[{term}] question {number}"
+        case ReadAnswer(term, number, index):
+            return f"ReadAnswer[{term}] question {number}: {index if index >= 0 else 'not yet'}"
 
 
 def _range(first: int, last: int) -> str:

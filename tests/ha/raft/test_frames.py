@@ -13,6 +13,8 @@ from ha.raft.types import (
     HeartbeatAnswer,
     Message,
     Point,
+    Read,
+    ReadAnswer,
     Run,
     TakeLead,
     Vote,
@@ -34,6 +36,9 @@ MESSAGES: list[Message] = [
     HeartbeatAnswer(7, 123, 44, 41),
     HeartbeatAnswer(7, 123, 44, 41, able=False),
     TakeLead(7),
+    Read(7, 12),
+    ReadAnswer(7, 12, 41),
+    ReadAnswer(7, 12, -1),
     *(Vote(8, 44, 7, pre, transfer) for pre in (False, True) for transfer in (False, True)),
     *(VoteAnswer(8, pre, result) for pre in (False, True) for result in VoteResult),
 ]

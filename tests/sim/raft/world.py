@@ -28,6 +28,12 @@ from ha.raft.types import (
     Linked,
     MemberId,
     Message,
+<<<<<<< HEAD
+=======
+    ReadAsked,
+    Received,
+    Role,
+>>>>>>> main
     Settings,
     Stuck,
     TransferAsked,
@@ -47,6 +53,214 @@ FAULTS = (
 )  # fmt: skip
 
 
+<<<<<<< HEAD
+=======
+class Member:
+    """One machine: a log that outlives the process, and the core of its present life."""
+
+    def __init__(self, world: World, id: MemberId) -> None:
+        self.id = id
+        self.world = world
+        self.life = 0
+        self.core: RaftNode | None = None
+        self.log = ModelLog(world.chance, self._post, self._later)
+        self.standing: Standing | None = None
+        self.committed = -1
+        self.waiting: set[int] = set()
+        """Payloads of clients that wait for an answer of this member."""
+        self.links: dict[tuple[MemberId, Link], int] = {}
+        self.asleep_until = 0.0
+        self.asleep: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+        self.rate = 1.0
+        self.offset = 0
+        self.events = 0
+        self.fenced_at: int | None = None
+        """Since when it takes no messages because it hands over."""
+
+    def now(self) -> int:
+        """This machine's own monotonic clock."""
+        return self.offset + int(self.world.time * self.rate)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member said that it leads, and nothing else since."""
+        return self.standing is not None and self.standing.role is Role.LEADER
+
+    @property
+    def standing_term(self) -> int:
+        """The term in which it said so."""
+        return self.standing.term if self.standing is not None else -1
+
+    # -- a life ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.life += 1
+        self.asleep.clear()
+        self.asleep_until = 0.0
+        found = self.log.recover()
+        self.committed = found.commit.index
+        self.waiting = set()
+        self.standing = None
+        self.fenced_at = None
+        config = Config(self.world.ids)
+        self.core = RaftNode(
+            self.id,
+            config,
+            self.world.settings,
+            ballot=found.ballot,
+            rows=found.rows,
+            end=found.end,
+            commit=found.commit,
+            doubt=found.doubt,
+        )
+        due = self.world.time + self.world.chance.random() * TICK_MS
+        self.world.at(due, self.tick, self.life, due)
+        for peer in self.world.members.values():
+            if peer is not self and peer.core is not None:
+                for kind in Link:
+                    self.world.link(self, peer, kind)
+
+    def die(self, power: bool) -> None:
+        self.core = None
+        self.life += 1
+        if power:
+            self.log.power_lost()
+        else:
+            self.log.killed()
+        for peer in self.world.members.values():
+            # A killed process resets its connections; a machine without power says nothing.
+            if peer.core is not None and not power:
+                for kind in Link:
+                    self.world.at(
+                        self.world.time + 1,
+                        self.world.unlinked,
+                        peer,
+                        self.id,
+                        kind,
+                        peer.links.get((self.id, kind)),
+                    )
+        self.links.clear()
+
+    def _later(self, ms: float, what: Callable[[], None]) -> None:
+        self.world.at(self.world.time + ms, self._if_alive, self.life, what)
+
+    def _if_alive(self, life: int, what: Callable[[], None]) -> None:
+        if self.life == life:
+            what()
+
+    def _post(self, event: Event) -> None:
+        """The storage thread has something to say; the loop hears it when it is awake."""
+        self.world.at(self.world.time, self.deliver, self.life, event)
+
+    def deliver(self, life: int, event: Event) -> None:
+        if life != self.life:
+            return
+        if self.world.time < self.asleep_until:
+            self.asleep.append((self.deliver, (life, event)))
+            return
+        self.step(event)
+
+    def tick(self, life: int, due: float) -> None:
+        if life != self.life:
+            return
+        if self.world.time < self.asleep_until:
+            self.asleep.append((self.tick, (life, due)))
+            return
+        world = self.world
+        world.at(world.time + TICK_MS, self.tick, life, world.time + TICK_MS)
+        self.step(Tick(self.now(), int((world.time - due) * self.rate), world.chance.random()))
+        if self.fenced_at is not None and self.now() - self.fenced_at > FENCED_MS:
+            raise Broken(f"I18: {self.id} takes no messages for the sake of a transfer, beyond its time")
+        core = self.core
+        if core is not None and core.log.commit.index > core.applied.index:
+            self.step(Applied(core.log.commit))
+            if core.log.commit.index <= core.log.durable:
+                self.log.written = core.log.commit
+
+    def sleep(self, ms: float) -> None:
+        """Stop the loop, not the disk: SIGSTOP, or a turn that takes long."""
+        self.asleep_until = self.world.time + ms
+        self.world.at(self.asleep_until, self.wake, self.life)
+
+    def wake(self, life: int) -> None:
+        if life != self.life or self.world.time < self.asleep_until:
+            return
+        missed, self.asleep = self.asleep, []
+        if self.world.chance.random() < 0.7:  # a loop looks at its timers first
+            missed.sort(key=lambda each: each[0] != self.tick)
+        for what, parameters in missed:
+            what(*parameters)
+
+    # -- the shell ---------------------------------------------------------------------------------------
+
+    def step(self, event: Event) -> None:
+        core = self.core
+        if core is None:
+            return
+        self.world.events += 1
+        try:
+            effects = core.step(event)
+        except RemoteProtocolError as refused:
+            raise Broken(f"I18: {self.id} refuses what another correct member sent: {refused}") from refused
+        if self.world.told is not None:
+            self.world.told.append((self.world.time, self.id, event, effects))
+        self.carry_out(effects, event)
+
+    def carry_out(self, effects: Effects, event: Event) -> None:
+        world, log, core = self.world, self.log, self.core
+        assert core is not None
+        if effects.save is not None:
+            log.save(effects.save)
+        if effects.cut is not None:
+            world.cuts += 1
+            log.cut(effects.cut)
+        for run, skip in effects.place:
+            entries = world.payload
+            world.checks.placed(self, entries, world.prev_term)
+            log.place(run, entries, skip)
+        if effects.role is not None:
+            if effects.role.role is Role.LEADER and not self.is_leader:
+                world.leads(self)
+            self.standing = effects.role
+            if effects.role.role is not Role.LEADER:
+                self.waiting = set()
+            is_fenced = effects.role.role is Role.LEADER and effects.role.why == TRANSFERRING
+            self.fenced_at = self.now() if is_fenced else None
+        for peer, message in effects.send:
+            world.send(self, peer, message)
+        for peer, index, size in effects.fetch:
+            world.at(world.time + world.chance.uniform(0.2, 3), self.fetch, self.life, peer, index, size)
+        if effects.doubt_over:
+            log.doubt = None
+        world.checks.after(self, effects, world.members)
+        world.outcomes.update(effects.done)
+        for token, ok in effects.reads:
+            world.read(self, token, ok)
+        if effects.open_term is not None:
+            self.append([world.payload_number()])
+        elif effects.commit is not None and core.term_first > core.applied.index:
+            world.at(world.time + 1, self.deliver, self.life, Applied(effects.commit))
+
+    def append(self, payloads: list[int]) -> None:
+        assert self.core is not None
+        before = self.log.end
+        run = self.log.append(self.core.term, payloads)
+        self.waiting.update(payloads[: run.count])
+        self.world.checks.placed(self, self.log.view[run.first :], before.term)
+        self.step(Appended(run, self.now()))
+
+    def fetch(self, life: int, peer: MemberId, index: int, size: int) -> None:
+        core = self.core
+        if core is None or life != self.life or index > core.log.end.index:
+            return
+        if index >= len(self.log.view) or not self.log.accepts:
+            self.world.at(self.world.time + 5, self.fetch, life, peer, index, size)
+            return
+        prev, run = self.log.read(index, size)
+        self.deliver(life, Fetched(peer, prev, run, self.now()))
+
+
+>>>>>>> main
 class World:
     """One life of a group."""
 
@@ -63,6 +277,10 @@ class World:
         """Whether leaders are told to hand over. The other lives are what they were before there were transfers."""
         self.settings = SETTINGS
         self.outcomes: dict[int, TransferResult] = {}
+        self.reads_served: set[int] = set()
+        self._reads = 0
+        self._floors: dict[int, int] = {}
+        """By the token of a read: what was committed when it was asked."""
         self._transfers = 0
         size = self.chance.choices((3, 5, 7, 1), (70, 22, 5, 3))[0]
         self.ids = tuple(f"n{number}" for number in range(size))
@@ -175,6 +393,42 @@ class World:
         member.arrived(peer, number, message, payload)
 
     # -- clients -----------------------------------------------------------------------------------------
+
+    def ask_reads(self) -> None:
+        """Read at a member, whichever it is; a moment later again."""
+        chance = self.chance
+        self.at(self.time + chance.random() * 60, self.ask_reads)
+        member = self.members[chance.choice(self.ids)]
+        if member.core is not None and self.time >= member.asleep_until:
+            for _ in range(chance.choice((1, 1, 3))):
+                self.ask_read(member)
+
+    def ask_read(self, member: Member) -> int:
+        """Read at a member that is awake. Return the token, with which `reads_served` will tell of it."""
+        self._reads += 1
+        self._floors[self._reads] = len(self.checks.truth) - 1
+        member.step(ReadAsked(self._reads, member.now()))
+        return self._reads
+
+    def read(self, member: Member, token: int, ok: bool) -> None:
+        """Judge a read: it sees all that any leader had committed when it was asked."""
+        floor = self._floors.pop(token)
+        assert member.core is not None
+        if ok and member.core.applied.index < floor:
+            raise Broken(
+                f"I10: {member.id} serves read {token} at {member.core.applied.index}, which was asked when {floor} "
+                "was committed"
+            )
+        if ok:
+            self.reads_served.add(token)
+
+    def read_everywhere(self) -> None:
+        """Read at every member, in peace: each is served."""
+        tokens = [self.ask_read(member) for member in self.members.values() for _ in range(3)]
+        self.run_until(self.time + 1500)
+        lost = [token for token in tokens if token not in self.reads_served]
+        if lost:
+            raise Broken(f"I18: reads {lost} of {tokens} were not served in peace: {self.describe()}")
 
     def produce(self) -> None:
         """Send messages to a member that says it leads, if there is one."""
@@ -440,6 +694,8 @@ def run(
         for member in world.members.values():
             member.start()
         world.at(0, world.produce)
+        if world.hands_over:
+            world.at(0, world.ask_reads)
         world.storm(world.chance.choice((1500, 2500, 5000)))
         world.heal()
         world._heap = [each for each in world._heap if each[2] != world.produce]
@@ -450,6 +706,7 @@ def run(
         elif world.hands_over:
             world.run_until(world.time + DELAY_MS)
             world.hand_over()
+            world.read_everywhere()
         if world.chance.random() < 0.25:
             world.quiet()
     except AssertionError as failure:
