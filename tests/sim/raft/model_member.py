@@ -97,6 +97,8 @@ class ModelMember(Member):
             log.doubt = None
         world.checks.after(self, effects, world.members)
         world.outcomes.update(effects.done)
+        for token, ok in effects.reads:
+            world.read(self, token, ok)
         if effects.open_term is not None:
             self.append([world.payload_number()])
         elif effects.commit is not None and core.term_first > core.applied.index:
