@@ -1,4 +1,4 @@
-"""Verification of what a DLedger member has beside records: the chain of entries, ballot, commit point, notes.
+"""Verification of a DLedger member beyond its records: the chain of entries, ballot, commit point, notes.
 
     <root>/dledger-ID/currterm, checkpoint      DLedger's own small files
     <root>/ropewalk/dledger/...                 ours; a directory of Apache RocketMQ's has none of them
@@ -46,7 +46,7 @@ class EntryCheck:
 
     @property
     def is_committed(self) -> bool:
-        """Whether the last entry that was checked is known to be committed."""
+        """Tell whether the last entry that was checked is known to be committed."""
         return self.index <= self.committed_index
 
     def read_small_files(self, report: Findings, disk: Disk) -> None:
@@ -103,7 +103,7 @@ class EntryCheck:
         self._is_behind_damage = True
 
     def finish(self, report: Findings) -> None:
-        """Judge the small files by what was read."""
+        """Judge the small files by the end of the log."""
         if self.ballot is None and self.index >= 0:
             report.damage(
                 self.directory / "currterm", "", "is missing, and the log has entries: this member could vote twice",
