@@ -33,5 +33,15 @@ BUGS = {
 }
 """Each with a seed shortly before one that finds it; the long run searches from 0."""
 
+STORE_BUGS = {
+    "raft-ballot-name-not-synced": 0,
+    "raft-commit-ahead-of-log": 0,
+    "raft-cut-not-redone": 230,
+    "raft-flusher-not-lowered": 0,
+    "raft-recovery-cuts-committed": 0,
+    "raft-uncommitted-shown": 0,
+}
+"""Those of the shipped log and store, which only lives with `StoreMember` can find."""
+
 SEEDS = 2000
 """Where a change of the core gives all seeds other lives, this makes a test longer and not red."""
