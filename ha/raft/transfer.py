@@ -141,6 +141,8 @@ class Transfers:
         current = self.current
         if current is not None and now >= current.deadline:
             self._end(TransferResult.TAKE_LEADERSHIP_FAILED, now, draft)
+            # Messages are taken between two transfers: one that follows at once would refuse them twice as long.
+            self._look_at = now + self._pause_ms
         preferred = self._settings.preferred
         if leadership is None or not preferred or self._me in preferred:
             self._look_at = None
