@@ -359,7 +359,7 @@ class LedgerMember:
     def read(
         self, look: Callable[[], Command], refuse: Callable[[str], Command], send: Callable[[Command], None]
     ) -> None:
-        """Send what `look` finds when this member's tables are those of the group (`BrokerContext.newest`).
+        """Send the answer of `look` when this member's tables are those of the group (`BrokerContext.newest`).
 
         A leader's tables are ahead of the log: it looks at once, and answers when that is on a quorum and a round of
         heartbeats has shown that it leads still. A follower looks when it has applied all that was committed.
