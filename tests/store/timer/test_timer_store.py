@@ -556,8 +556,9 @@ class TimerWorld(RuleBasedStateMachine):
             self.write_page()
             self.flush(False)
         self.disk.close()
-        progress = None if rebooted else self.page
-        self.timers = opened(Path(self.root.name), self.now, progress=progress, disk=self.disk)
+        if rebooted:
+            self.page = None
+        self.timers = opened(Path(self.root.name), self.now, progress=self.page, disk=self.disk)
         again = self.since_flush if rebooted else self.since_page
         found, pending = waiting(self.timers), sorted([*self.pending, *self.part])
         assert set(pending) <= set(found), "some are lost"
