@@ -148,6 +148,7 @@ class Broker:
             now_ms,
             lambda name: Worker(f"ropewalk-timer-{name}", self.store.completions),
             enabled=config.timer_wheel_enable,
+            serves=self.topics.__contains__,
         )
         self._placement = Placement(
             _placement_rules(config), self.delays, self.store, self.timers.timers.waiting_at, now_ms
@@ -295,8 +296,10 @@ class Broker:
         self.handlers.cold[RequestCode.CONSUMER_SEND_MSG_BACK] = send_back.handle
         self.handlers.cold.update(ends.handlers)
         self.fast_handlers = self.handlers.without(PULL_FAMILY)
-        self._queues_adopted = 0
-        """How many queues there were when topics were last made for them."""
+        self._queues_adopted = -1
+        """How many queues had come into being when topics were last made for them."""
+        self._adopted: set[str] = set()
+        """Topics that were made for their queues, and have as many as have messages."""
         self._published_generation = -1
         self._topics_stale = False
         self.budget = PartialFrameBudget()
@@ -351,6 +354,7 @@ class Broker:
                 self.group.role,
                 self.group.ledger_status() if isinstance(self.group, LedgerMember) else None,
                 self.transactions,
+                self.timers,
                 self.sinks,
                 self.admin.waiting,
                 self.metrics.loop_delays,
@@ -426,38 +430,50 @@ class Broker:
 
     def _adopt_orphans(self, now: int) -> None:
         """A topic whose creation did not reach its file before a crash: its messages are here, so it exists."""
-        if self.store.may_be_cut:
-            self._widen_topics(now)
+        self._widen_topics(now)
         for name, queues in self.store.queues.items():
             if name in HIDDEN_TOPICS:
                 continue
             if name not in self.topics and any(queue.next_offset for queue in queues.values()):
-                count = max(queues) + 1
-                try:
-                    self.topics.update(TopicConfig(name, count, count), now)
-                except ValueError as exc:
-                    log.warning(
-                        "queues under a name that no topic can have are not served",
-                        topic=name,
-                        reason=str(exc),
-                    )
-                    continue
-                log.warning("topic in the log but in no config file; served again", topic=name, queues=count)
+                self._adopt_topic(name, max(queues) + 1, now)
+
+    def _adopt_topic(self, name: str, count: int, now: int) -> None:
+        try:
+            self.topics.update(TopicConfig(name, count, count), now)
+        except ValueError as exc:
+            log.warning(
+                "queues under a name that no topic can have are not served", topic=name, reason=str(exc)
+            )
+            return
+        self._adopted.add(name)
+        log.warning("topic in the log but in no config file; served again", topic=name, queues=count)
 
     def _widen_topics(self, now: int) -> None:
         """Serve every queue with messages of a topic that another member made, with more queues than are known here."""
         for name, queues in self.store.queues.items():
             config = self.topics.get(name)
+            if config is None or not (self.store.may_be_cut or name in self._adopted):
+                continue
             count = max((id + 1 for id, queue in queues.items() if queue.next_offset), default=0)
-            if config is not None and config.read_queues < count and not self.topics.is_system(name):
+            if config.read_queues < count and not self.topics.is_system(name):
                 self.topics.update(replace(config, read_queues=count, write_queues=count), now)
 
     def _adopt_new_queues(self) -> None:
-        """Make the topics of messages that the leader has sent, so that a follower serves them."""
-        count = sum(map(len, self.store.queues.values()))
-        if count != self._queues_adopted:
-            self._queues_adopted = count
-            self._adopt_orphans(self.context.now_ms())
+        """Make the topics of messages that have come without them, so that they are served.
+
+        A follower of a DLedger group hears of no topic but by messages. A master that was a slave has timers and half
+        messages of topics that its own master made moments before it died: their first message is a delivered one.
+        """
+        now, before = self.context.now_ms(), self.topics.generation
+        if self.store.queues_made != self._queues_adopted:
+            self._queues_adopted = self.store.queues_made
+            self._adopt_orphans(now)
+        while self.timers.orphans:
+            name, count = self.timers.orphans.popitem()
+            if name not in self.topics:
+                self._adopt_topic(name, count, now)
+        if self.group.is_leader and self.topics.generation != before:
+            self.topics_changed()
 
     def dumps(self) -> dict[Path, tuple[int, Callable[[], bytes]]]:
         """The config files: path -> (a number that changes with the content, how to make the text)."""
@@ -743,7 +759,7 @@ class Broker:
         now = self.context.monotonic_ms()
         self.store.tick()
         self.group.tick()
-        if self.store.may_be_cut and self.store.follows:
+        if self.store.may_be_cut or self.group.is_leader:
             self._adopt_new_queues()
         if (status := self.group.status(self.context.ha_status, self.context.now_ms())) is not None:
             self.context.ha_status = status

@@ -108,6 +108,8 @@ class MessageStore:
         placing = ENTRY if config.ledger is not None else PLAIN
         self.log = CommitLog(config.log_directory, config.segment_size, disk, placing)
         self.queues: dict[str, dict[int, ConsumeQueue]] = {}
+        self.queues_made = 0
+        """Queues that came into being since the start."""
         self.completions = Completions(wake)
         self.readable_offset = 0
         self.flushed_offset = 0
@@ -341,6 +343,7 @@ class MessageStore:
             queues = self.queues[topic] = {}
         queue = queues.get(queue_id)
         if queue is None:
+            self.queues_made += 1
             directory = f"{self.config.root}/consumequeue/{topic}/{queue_id}"
             queue = queues[queue_id] = ConsumeQueue(
                 topic, queue_id, directory, self.config.queue_file_size, self._disk

@@ -31,6 +31,7 @@ from tools.common.output import (
     parse_pairs,
     show_flags_bare,
 )
+from tools.common.usage import explain_usage
 from tools.messages.commands import consume, produce, pull
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -50,6 +51,7 @@ class Families(typer.core.TyperGroup):
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         show_flags_bare(self)
+        explain_usage(self)
         return super().make_context(*args, **extra)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -341,5 +343,6 @@ def _hand_over(sub_app: typer.Typer, context: typer.Context, *, family: str = ""
     command = typer.main.get_group(sub_app)
     command.context_settings.setdefault("help_option_names", CONTEXT["help_option_names"])
     show_flags_bare(command)
+    explain_usage(command)
     words = " ".join(filter(None, (context.info_name, family)))
     command.main(args=list(context.args[bool(family) :]), prog_name=f"ropewalk {words}")

@@ -17,6 +17,7 @@ from broker.state.queue_locks import LockRequest
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import fastjson
 from ropewalk.format.headers import (
+    SUBSCRIPTION_CONFLICT,
     ConsumerGroupHeader,
     GetMaxOffsetHeader,
     HeaderError,
@@ -89,9 +90,11 @@ class Requests:
         # The client asks for the route of its retry topic next: the name server has to know it by then.
         broker.topics_changed()
         self.notify(notifications)
-        return request.reply(
-            ResponseCode.SUCCESS, ext={"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
-        )
+        ext = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
+        conflict = broker.clients.conflict_of(session, [consumer.group for consumer in known])
+        if conflict is not None:
+            ext[SUBSCRIPTION_CONFLICT] = conflict
+        return request.reply(ResponseCode.SUCCESS, ext=ext)
 
     def unregister(self, session: Session, request: Command) -> Command:
         header = decode_header(UnregisterClientHeader, request.ext)

@@ -25,6 +25,7 @@ import ropewalk
 from broker.context import BrokerContext
 from broker.metrics.ledger import ledger_families
 from broker.metrics.snapshot import COUNTER, GAUGE, Family, HistogramFamily, Source
+from broker.metrics.timers import STORAGE, STORAGE_LABELS, slow_timer_families, timer_families
 from broker.remoting.rpc_times import BOUNDS_MS as RPC_BOUNDS_MS
 from broker.sinks.service import SinkService
 from broker.state.statistics import (
@@ -35,6 +36,7 @@ from broker.state.statistics import (
     TOPIC,
     TopicMeter,
 )
+from broker.timers.timer_service import TimerService
 from broker.transactions.counts import FINISH_BOUNDS_S
 from broker.transactions.service import TransactionService
 from ha.dledger.status import LedgerStatus
@@ -56,8 +58,6 @@ AGES_MAX: Final = 1_000
 """Lagging queues whose oldest unread message is looked up in the log, per census."""
 _BESIDE_BUCKETS: Final = 3
 """The open bucket of a histogram, its count and its sum."""
-_STORAGE_LABELS: Final = ("storage_type", "storage_medium")
-_STORAGE: Final = ("local", "disk")
 _MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 
 Found = list[Family | HistogramFamily]
@@ -72,6 +72,7 @@ class MetricSources:
     ledger: LedgerStatus | None
     """The status of a member of a DLedger group; None for any other broker."""
     transactions: TransactionService
+    timers: TimerService
     sinks: SinkService
     lookups_waiting: int
     """Administrators' requests that wait for the helper thread."""
@@ -93,7 +94,7 @@ def of_broker(sources: MetricSources) -> tuple[Found, list[Source]]:
         partial(_consumers, sources),
         partial(_lag, sources),
     ]
-    for part in (_tables, _totals, _requests, _creations, _transactions, _sinks, _storage, _process):
+    for part in (_tables, _totals, _requests, _creations, _transactions, _timers, _sinks, _storage, _process):
         part(sources, found, later)
     return found, later
 
@@ -323,6 +324,15 @@ def _transactions(sources: MetricSources, found: Found, later: list[Source]) -> 
             [((topic,), tuple(seen.counts), seen.total) for topic, seen in counts.latencies.items()],
         ),
     ]
+
+
+def _timers(sources: MetricSources, found: Found, later: list[Source]) -> None:
+    """Timer messages: what waits, what came and went, and how far behind the wheel is."""
+    found += timer_families(sources.timers)
+    broker = sources.broker
+    later.append(
+        partial(slow_timer_families, sources.timers, broker.store.log, sources.on_loop, broker.now_ms())
+    )
 
 
 def _sinks(sources: MetricSources, found: Found, later: list[Source]) -> None:
@@ -555,15 +565,15 @@ def _storage(sources: MetricSources, found: Found, later: list[Source]) -> None:
             "rocketmq_storage_flush_behind_bytes",
             GAUGE,
             "Log bytes that are not flushed yet",
-            _STORAGE_LABELS,
-            [(_STORAGE, float(end - store.flushed_offset))],
+            STORAGE_LABELS,
+            [(STORAGE, float(end - store.flushed_offset))],
         ),
         Family(
             "rocketmq_storage_dispatch_behind_bytes",
             GAUGE,
             "Log bytes that no consumer may see yet",
-            _STORAGE_LABELS,
-            [(_STORAGE, float(end - store.readable_offset))],
+            STORAGE_LABELS,
+            [(STORAGE, float(end - store.readable_offset))],
         ),
         _one("ropewalk_log_end_offset", GAUGE, "Where the log ends", end),
         _one("ropewalk_log_min_offset", GAUGE, "Where the log begins", log.min_offset),
@@ -588,10 +598,10 @@ def _storage(sources: MetricSources, found: Found, later: list[Source]) -> None:
         used = (total - free) / (total - free + usable) if total > 0 else -1.0
         help = "Bytes of the store's files, allocated ahead or not"
         size = float(_size_of(oldest))
-        yield Family("rocketmq_storage_size", GAUGE, help, _STORAGE_LABELS, [(_STORAGE, size)])
+        yield Family("rocketmq_storage_size", GAUGE, help, STORAGE_LABELS, [(STORAGE, size)])
         help = "How long ago the oldest message was stored, ms"
         name = "rocketmq_storage_message_reserve_time"
-        yield Family(name, GAUGE, help, _STORAGE_LABELS, [(_STORAGE, kept)])
+        yield Family(name, GAUGE, help, STORAGE_LABELS, [(STORAGE, kept)])
         yield _one("ropewalk_disk_used_ratio", GAUGE, "As df tells it; -1 where unknown", used)
         yield _one("ropewalk_disk_free_bytes", GAUGE, "Bytes that are left on the store's disk", usable)
 

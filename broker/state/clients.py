@@ -13,7 +13,8 @@ Decisions worth knowing:
   belong to nobody.
 - A group exists while it has a member. The last one takes the subscriptions along.
 - Members whose subscriptions differ lose messages without a word: each heartbeat takes the other's topics
-  away. That is reported, once per change, through `take_findings` and always in `conflicts`.
+  away. That is reported, once per change, through `take_findings`, always in `conflicts`, and to each member of
+  Ropewalk's clients with the answer to its heartbeat (`conflict_of`).
 - What a stranger can make us keep is bounded: by the heartbeat's size, by groups and subscriptions per
   client, and by groups in all. Past a bound the heartbeat is refused with `HeartbeatRefused` and nothing of
   it is kept.
@@ -27,7 +28,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from broker.state.heartbeat import (
     BROADCASTING,
@@ -55,6 +57,8 @@ EXPIRY_MS = 120_000
 PRODUCER_GROUPS_MAX = 20_000
 """In all. Consumer groups are bounded by the group table, which is asked first."""
 FINDINGS_MAX = 100
+COMPARED_MAX: Final = 64
+"""Members of a group that one is compared with for the answer to its heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +251,18 @@ class ClientRegistry:
     def consumer_group(self, group: str) -> ConsumerGroup | None:
         """The live group, for pull checks and 203; None if it has no member. Not to be changed."""
         return self._consumers.get(group)
+
+    def conflict_of(self, peer: Hashable, groups: Iterable[str]) -> str | None:
+        """Return a sentence for a member of these groups that subscribes to other things than another member."""
+        for group in groups:
+            info = self._consumers.get(group)
+            mine = info.members.get(peer) if info is not None else None
+            if info is None or mine is None:
+                continue
+            for other in islice(info.members.values(), COMPARED_MAX):
+                if other is not mine and not _agree(other, mine):
+                    return _conflict(info, mine, other)
+        return None
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
         info = self._consumers.get(group)

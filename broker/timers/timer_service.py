@@ -27,6 +27,7 @@ import structlog
 from broker.state.statistics import Statistics
 from broker.timers.record_reads import Place, Records, read_records
 from broker.timers.timer_copies import Copy, copy_of, decode_timer, delete_key, is_cancelled
+from broker.timers.timer_counts import TimerCounts
 from broker.timers.timer_metrics import TimerMetrics
 from ropewalk.format import names
 from ropewalk.format.properties import P, java_hash
@@ -69,10 +70,16 @@ class TimerService:
         make_worker: Callable[[str], Worker],
         *,
         enabled: bool = True,
+        serves: Callable[[str], bool] = lambda _topic: True,
     ) -> None:
+        """`serves` tells whether this broker has a topic."""
         self.timers = timers
+        self.orphans: dict[str, int] = {}
+        """Topics of new timers that are not among those served, and the number of their queues, as far as known."""
+        self._serves = serves
         self.enabled = enabled
         self.metrics = TimerMetrics()
+        self.counts = TimerCounts()
         self.enqueued = self.delivered = self.cancelled = 0
         """Counts since the start."""
         self._page = page
@@ -219,6 +226,10 @@ class TimerService:
         """Count messages of the timer topic that are not enqueued yet."""
         queue = self._find_queue()
         return max(queue.readable - self.timers.queue_offset, 0) if self.enabled and queue is not None else 0
+
+    def next_place(self) -> tuple[ConsumeQueue | None, int]:
+        """Return the place of the first message of the timer topic that is not enqueued yet."""
+        return self._find_queue(), self.timers.queue_offset
 
     def pending(self) -> int:
         """Count the messages that wait for their time."""
@@ -406,10 +417,22 @@ class TimerService:
                 ):
                     if not follows:  # a slave takes its master's counts over
                         self.metrics.add(topic, -1 if delete else 1, self._store.now)
+                        if not self._serves(topic):
+                            self._note_orphan(topic, record.properties.get(P.REAL_QID, ""))
+                    if not delete:
+                        again = P.TIMER_ROLL_TIMES in record.properties
+                        self.counts.add_enqueued(
+                            topic, None if again else (due_ms - record.born_timestamp) / 1000
+                        )
                 timers.queue_offset += 1
                 self.enqueued += 1
         except OSError as exc:
             self._pause(f"the timer log cannot be written: {exc}")
+
+    def _note_orphan(self, topic: str, queue_text: str) -> None:
+        """Remember a topic that its master made moments before it died: the slave never heard of it."""
+        queues = int(queue_text) + 1 if queue_text.isascii() and queue_text.isdigit() else 1
+        self.orphans[topic] = max(queues, self.orphans.get(topic, 0))
 
     # -- deliver -------------------------------------------------------------------------------------
 
@@ -587,6 +610,7 @@ class TimerService:
         waited: dict[str, int] = {}
         for copy, size in zip(copies, self._store.sizes, strict=False):
             by_topic.setdefault(copy.message[0].topic, []).append(size)
+            self.counts.add_dequeued(copy.topic, 1)
             if copy.counted:
                 waited[copy.topic] = waited.get(copy.topic, 0) + 1
         for topic, sizes in by_topic.items():

@@ -32,6 +32,9 @@ I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 H = TypeVar("H", bound=msgspec.Struct)
 _HANDLE_VERSION: Final = "v1"
 
+SUBSCRIPTION_CONFLICT: Final = "ropewalkSubscriptionConflict"
+"""A field of the answer to a heartbeat, Ropewalk's own: a sentence for a member that subscribes otherwise."""
+
 
 class HeaderError(RopewalkError, ValueError):
     """An error for a field of a request or response that is missing or of the wrong type."""

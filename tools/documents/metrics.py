@@ -49,7 +49,8 @@ def families(broker: Broker) -> Iterator[Family | HistogramFamily]:
         return look()
 
     role, delays = broker.group.role, broker.metrics.loop_delays
-    sources = MetricSources(broker.context, role, None, broker.transactions, broker.sinks, 0, delays, ask)
+    services = broker.transactions, broker.timers, broker.sinks
+    sources = MetricSources(broker.context, role, None, *services, 0, delays, ask)
     found, later = of_broker(sources)
     yield from found
     for source in later:

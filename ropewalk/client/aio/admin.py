@@ -20,7 +20,7 @@ from ropewalk.client.admin.brokers import AdminCore
 from ropewalk.client.admin.cluster import ADMIN_TIMEOUT_S
 from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
-from ropewalk.client.core.options import check_seconds, refuse_unknown
+from ropewalk.client.core.options import check_arguments, check_seconds, refuse_unknown
 from ropewalk.client.core.steps import Steps
 from ropewalk.client.machine import clock, name_servers_or_default
 
@@ -35,6 +35,7 @@ def _held(
 
     @wraps(conversation)
     async def method(self: AsyncAdmin, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        check_arguments(conversation, self._core, *args, **kwargs)
         self._lifespan.require_open()
         assert self._links is not None, "open from the first moment to the last"
         return await self._links.drive(conversation(self._core, *args, **kwargs))

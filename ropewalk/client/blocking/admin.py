@@ -18,7 +18,7 @@ from typing import Concatenate, Never, ParamSpec, TypeVar
 from ropewalk.client.admin.brokers import AdminCore
 from ropewalk.client.admin.cluster import ADMIN_TIMEOUT_S
 from ropewalk.client.blocking.links import BlockingLinks
-from ropewalk.client.core.options import check_seconds, refuse_unknown
+from ropewalk.client.core.options import check_arguments, check_seconds, refuse_unknown
 from ropewalk.client.core.steps import Steps
 from ropewalk.client.machine import clock, name_servers_or_default
 
@@ -31,6 +31,7 @@ def _held(conversation: Callable[Concatenate[AdminCore, P], Steps[T]]) -> Callab
 
     @wraps(conversation)
     def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        check_arguments(conversation, self._core, *args, **kwargs)
         self._core.forget_skipped()
         return self._links.drive(conversation(self._core, *args, **kwargs))
 

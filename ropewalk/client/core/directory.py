@@ -144,6 +144,11 @@ class Directory:
         """Return the address of a broker set's master. Raises `Unreachable` when none is known."""
         route = self.cached_route(topic)
         broker = route.brokers.get(broker_name) if route is not None else None
+        if broker is None and route is not None and route.brokers:
+            there = ", ".join(sorted(route.brokers))
+            raise NoMaster(
+                f"the name server knows no broker {broker_name} for topic {topic}: it knows {there}"
+            )
         if broker is None or broker.master is None:
             raise NoMaster(f"the name server knows no master of broker {broker_name}")
         return broker.master

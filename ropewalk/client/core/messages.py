@@ -351,6 +351,8 @@ def message_properties(message: Message, unique_key: str) -> bytes:
 
 def _no_bytes(body: object) -> str:
     hint = ": encode it, as in text.encode()" if isinstance(body, str) else ""
+    if isinstance(body, dict | list):
+        hint = ": encode it, as in json.dumps(body).encode()"
     return f"the body must be bytes, not {type(body).__name__}{hint}"
 
 

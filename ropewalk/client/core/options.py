@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime
 from difflib import get_close_matches
@@ -111,6 +111,28 @@ def check_kind(name: str, value: object, kind: type | tuple[type, ...], told: st
     """Raise `TypeError` for a value of another type; `told` names the right one."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} is {told}, and not {value!r}")
+
+
+_PLAIN: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "str": ((str,), "text"),
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "bool": ((bool,), "True or False"),
+    "None": ((type(None),), "None"),
+}
+
+
+def check_arguments(function: Callable[..., object], *args: object, **kwargs: object) -> None:
+    """Check the arguments of a call whose parameters are annotated as text, numbers or flags. Raises `TypeError`."""
+    signature = inspect.signature(function)
+    for name, value in signature.bind(*args, **kwargs).arguments.items():
+        words = str(signature.parameters[name].annotation).split(" | ")
+        if not all(word in _PLAIN for word in words):
+            continue
+        kinds = tuple(kind for word in words for kind in _PLAIN[word][0])
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            told = " or ".join(_PLAIN[word][1] for word in words)
+            raise TypeError(f"{name} is {told}, and not {value!r}")
 
 
 TIMESTAMP_MIN = 10**11

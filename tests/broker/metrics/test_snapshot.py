@@ -51,6 +51,15 @@ UPSTREAM = {
     "rocketmq_topic_create_execution_time_bucket": {"le", "invocation_status", "is_system"},
     "rocketmq_consumer_group_create_execution_time_bucket": {"le", "invocation_status", "is_system"},
     "rocketmq_message_size_bucket": {"le", "topic", "message_type", "is_system"},
+    "rocketmq_timer_enqueue_lag": STORAGE,
+    "rocketmq_timer_enqueue_latency": STORAGE,
+    "rocketmq_timer_dequeue_lag": STORAGE,
+    "rocketmq_timer_dequeue_latency": STORAGE,
+    "rocketmq_timing_messages": {"topic"},
+    "rocketmq_timer_enqueue_total": {"topic"},
+    "rocketmq_timer_dequeue_total": {"topic"},
+    "rocketmq_timer_message_snapshot": {"timer_bound_s"},
+    "rocketmq_delay_message_latency_bucket": {"le", "topic"},
     "rocketmq_rpc_latency_bucket": {
         "le",
         "protocol_type",
@@ -182,6 +191,7 @@ def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scraped]:
         client.answers()
         send_to_dead_letters(running)
         make_things(running)
+        set_timers(running)
         lagging = SlaveLink("10.0.0.2:40000", running.broker.store.log.end_offset - 100, True)
         status = HaStatus(epoch=3, slaves=[lagging])
         monkeypatch.setattr(type(running.broker.replication), "status", lambda *_about: status)
@@ -194,6 +204,15 @@ def send_to_dead_letters(running: InProcess) -> None:
     header = {"group": "cg", "offset": offset, "delayLevel": -1, "originTopic": "T", "maxReconsumeTimes": 16}
     answer = running.connect().call(RequestCode.CONSUMER_SEND_MSG_BACK, header)
     assert answer.code == 0, answer.remark
+
+
+def set_timers(running: InProcess) -> None:
+    """Three timers of a topic, one of which is delivered."""
+    client = running.connect()
+    for seconds in (2, 40, 7200):
+        assert client.send("timed", properties={"TIMER_DELAY_SEC": str(seconds)}).code == 0
+    for _ in range(60):
+        running.tick(50)
 
 
 def make_things(running: InProcess) -> None:
@@ -251,8 +270,20 @@ def test_numbers_are_what_happened(busy: Scraped) -> None:
     assert page.value("rocketmq_message_size_count", topic="T") == 5
     assert page.bounds("rocketmq_message_size", topic="T") == [1024, 4096, 524288, 1 << 20, 2 << 20, 4 << 20]
     sends = {"request_code": "send_message_v2", "response_code": "success", "result": "success"}
-    assert page.value("rocketmq_rpc_latency_count", **sends, protocol_type="remoting") == 5
+    assert page.value("rocketmq_rpc_latency_count", **sends, protocol_type="remoting") == 8
     assert page.bounds("rocketmq_rpc_latency", **sends) == [1, 3, 5, 7, 10, 100, 1000, 2000, 3000]
+    timed = {"topic": "timed"}
+    assert page.value("rocketmq_timing_messages", **timed) == page.value("rocketmq_timer_dequeue_lag") == 2
+    assert page.value("rocketmq_timer_enqueue_total", **timed) == 3
+    assert page.value("rocketmq_timer_dequeue_total", **timed) == 1
+    assert page.value("rocketmq_timer_enqueue_lag") == page.value("rocketmq_timer_enqueue_latency") == 0
+    assert 0 <= page.value("rocketmq_timer_dequeue_latency") <= 1_000
+    due = [page.value("rocketmq_timer_message_snapshot", timer_bound_s=str(s)) for s in (5, 60, 3600, 14400)]
+    assert due == [0, 1, 0, 1]
+    bounds = [
+        page.value("rocketmq_delay_message_latency_bucket", le=str(s), **timed) for s in (60, 600, 43200)
+    ]
+    assert bounds == [2, 2, 3]
     again = busy.get("/metrics")
     assert again.value("rocketmq_consumer_lag_latency", topic="T") > page.value(
         "rocketmq_consumer_lag_latency", topic="T"

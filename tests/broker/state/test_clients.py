@@ -186,6 +186,22 @@ class TestSubscriptions:
         assert registry.take_findings() == [] and group.conflicts() == []
         assert registry.conflicts == {"subscription": 1}
 
+    def test_every_member_that_disagrees_with_another_is_told_with_its_own_heartbeat(self) -> None:
+        registry = ClientRegistry()
+        for name, wish in (("c1", "T:a"), ("c2", "T:a"), ("c3", "T:b")):
+            registry.heartbeat(name, beat(name, consumer("g", wish)), 0)
+        registry.heartbeat("c4", beat("c4", consumer("h", "T:a")), 0)
+        assert registry.conflict_of("c4", ["h"]) is None and registry.conflict_of("c4", ["g", "x"]) is None
+        for name, words in (
+            ("c1", "c1 subscribes to T:a, c3 to T:b"),
+            ("c2", "c2 subscribes to T:a, c3 to T:b"),
+            ("c3", "c3 subscribes to T:b, c1 to T:a"),
+        ):
+            told = registry.conflict_of(name, ["x", "g"])
+            assert told is not None and words in told and "until all members agree" in told
+        registry.closed("c3")
+        assert registry.conflict_of("c1", ["g"]) is None
+
     def test_two_connections_of_one_client_id_are_counted(self) -> None:
         registry = ClientRegistry()
         for peer in ("p1", "p2"):

@@ -158,6 +158,41 @@ def test_what_is_delivered_is_what_was_sent(running: InProcess) -> None:
     assert record.properties == {**waiting.properties, **own}
 
 
+def test_a_topic_that_only_timers_knew_of_is_served_when_they_are_delivered(running: InProcess) -> None:
+    """Its master made it and died: the slave has the timers, and never heard of the topic."""
+    client = running.connect()
+    for queue_id in (0, 2):
+        answer = client.send(
+            "fresh", b"x", queueId=queue_id, properties={"TIMER_DELAY_SEC": str(2 + 3 * queue_id)}
+        )
+        assert answer.code == 0
+    running.tick(50)
+    running.broker.topics.delete("fresh", START_MS)
+    running.broker.store.delete_topic("fresh", lambda _noted: None)
+    pass_time(running, 4_000)
+    assert bodies(running, "fresh", 0) == [b"x"]
+    made = running.broker.topics.get("fresh")
+    assert made is not None and made.read_queues == 1
+    pass_time(running, 5_000)
+    assert bodies(running, "fresh", 2) == [b"x"]
+    assert running.broker.topics.get("fresh").read_queues == 3  # type: ignore[union-attr]
+    assert client.pull("fresh", queueId=2).code == ResponseCode.SUCCESS
+
+
+def test_a_topic_that_a_new_timer_names_is_served_before_that_is_due(start_broker: StartBroker) -> None:
+    """So the message can be recalled at the promoted slave."""
+    running = start_broker(recallMessageEnable=True)
+    client = running.connect()
+    properties = {"TIMER_DELAY_SEC": "60", "UNIQ_KEY": "7F0000010ABC18B4AAC2"}
+    running.broker.timers.enabled = False  # a slave's: it enqueues later than its master
+    handle = client.send("fresh", queueId=2, properties=properties).ext["recallHandle"]
+    running.broker.topics.delete("fresh", START_MS)
+    running.broker.timers.enabled = True
+    pass_time(running, 200)
+    assert running.broker.topics.get("fresh").read_queues == 3  # type: ignore[union-attr]
+    assert recall(client, handle, "fresh").code == ResponseCode.SUCCESS
+
+
 def test_two_days_and_more_come_back_into_the_timer_topic_half_way(running: InProcess) -> None:
     timed(running.connect(), TIMER_DELAY_SEC=200_100)
     running.tick()

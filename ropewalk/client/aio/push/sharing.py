@@ -103,6 +103,7 @@ class Sharing:
 
     async def _heartbeat(self) -> None:
         outcomes = await self._member.links.drive(self._member.core.heartbeats())
+        self._tell_conflict()
         for address, failure in outcomes.items():
             if isinstance(failure, Refused):
                 group = self._member.group
@@ -112,6 +113,15 @@ class Sharing:
                 )
             elif failure is None:
                 self._member.troubles.ended(("heartbeat", address), "heartbeat accepted", broker=address)
+
+    def _tell_conflict(self) -> None:
+        """Log that another member subscribes to other things: either gets too little then, or nothing."""
+        group, troubles = self._member.group, self._member.troubles
+        conflict = next(filter(None, self._member.core.conflicts.values()), None)
+        if conflict is None:
+            troubles.ended("subscriptions", "members of the group agree", group=group)
+        elif not troubles.is_known("subscriptions"):  # of many members, each broker may name another one
+            troubles.began("subscriptions", conflict, "members of the group disagree", group=group)
 
     @property
     def _shares_without_locks(self) -> bool:

@@ -48,6 +48,7 @@ from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, Rejected, RopewalkError, error_for
 from ropewalk.format import fastjson
 from ropewalk.format.headers import (
+    SUBSCRIPTION_CONFLICT,
     ConsumerSendBackHeader,
     GetMaxOffsetHeader,
     OffsetResponseHeader,
@@ -128,6 +129,8 @@ class ConsumerCore:
         self._subscriptions = {subscription.topic: subscription for subscription in identity.subscriptions}
         self._pull_from: dict[TopicQueue, int] = {}
         self._clock = clock
+        self.conflicts: dict[str, str | None] = {}
+        """A sentence of each broker that knows another member with other subscriptions, from the last heartbeats."""
         self.deadline: float | None = None
         """Until when a conversation may take that its program has given a time; None where it has given none."""
 
@@ -157,7 +160,8 @@ class ConsumerCore:
         for address in self.directory.addresses():
             outcomes[address] = None
             try:
-                require_success((yield from ask_twice(address, command, HEARTBEAT_TIMEOUT_S)))
+                answer = require_success((yield from ask_twice(address, command, HEARTBEAT_TIMEOUT_S)))
+                self.conflicts[address] = answer.ext.get(SUBSCRIPTION_CONFLICT)
             except RopewalkError as exc:
                 outcomes[address] = exc
         return outcomes

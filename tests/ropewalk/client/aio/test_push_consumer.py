@@ -15,6 +15,7 @@ import anyio.to_thread
 import pytest
 
 from ropewalk.client.aio.offset_file import load_offsets, save_offsets
+from ropewalk.client.aio.push import sharing
 from ropewalk.client.aio.push_consumer import AsyncPushConsumer
 from ropewalk.client.aio.queue_reader import QueueReader
 from ropewalk.client.blocking.push_consumer import PushConsumer
@@ -38,6 +39,34 @@ def quick_levels() -> Iterator[RopewalkBroker]:
         broker = RopewalkBroker(process, "")
         yield broker
         broker.close()
+
+
+def test_members_that_subscribe_differently_are_told_so_and_that_it_is_over(
+    ropewalk_broker: RopewalkBroker,
+    run: Run,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sharing, "HEARTBEAT_S", 0.2)
+    caplog.set_level("INFO", "ropewalk.client")
+    topic, group = ropewalk_broker.topic(), ropewalk_broker.group()
+
+    def told(event: str) -> list[str]:
+        events = [record for record in caplog.records if getattr(record, "event", "") == event]
+        return [str(record.fields.get("reason")) for record in events]  # type: ignore[attr-defined]
+
+    async def story() -> None:
+        everything = AsyncPushConsumer(group, {topic: "*"}, Seen(), ropewalk_broker.namesrv, client_id="all")
+        some = AsyncPushConsumer(group, {topic: "paid"}, Seen(), ropewalk_broker.namesrv, client_id="some")
+        async with everything:
+            async with some:
+                await until_async(lambda: len(told("members of the group disagree")) == 2, "both are told")
+            await until_async(lambda: len(told("members of the group agree")) == 1, "the one that is left is")
+
+    run(story)
+    whole = "\n".join(told("members of the group disagree"))
+    assert f"some subscribes to %RETRY%{group}:*, {topic}:paid, all to %RETRY%{group}:*, {topic}:*" in whole
+    assert f"all subscribes to %RETRY%{group}:*, {topic}:*, some to %RETRY%{group}:*, {topic}:paid" in whole
 
 
 def test_every_message_is_handled_and_a_successor_goes_on_behind_it(

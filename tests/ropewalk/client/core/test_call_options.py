@@ -10,6 +10,8 @@ import anyio
 import pytest
 
 from ropewalk import (
+    Admin,
+    AsyncAdmin,
     AsyncProducer,
     AsyncPullConsumer,
     Message,
@@ -138,6 +140,28 @@ def test_both_pull_consumers_take_a_datetime_to_seek() -> None:
     with PullConsumer("g", {"T": "*"}, NOWHERE) as consumer:
         consumer.assign([])
         consumer.seek_to_time(moment)
+
+
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (lambda admin: admin.create_topic("T", queues="4"), "queues is a whole number, and not '4'"),
+        (lambda admin: admin.create_topic("T", queues=True), "queues is a whole number, and not True"),
+        (lambda admin: admin.create_topic(4), "topic is text, and not 4"),
+        (lambda admin: admin.update_topic("T", order="yes"), "order is True or False or None, and not 'yes'"),
+        (lambda admin: admin.progress(["g"]), r"group is text, and not \['g'\]"),
+        (lambda admin: admin.topics(clusters="c"), "unexpected keyword argument 'clusters'"),
+    ],
+)
+def test_calls_of_an_administrator_are_checked(call: Callable[[Any], Any], said: str) -> None:
+    with Admin(NOWHERE) as admin, pytest.raises(TypeError, match=said):
+        call(admin)
+
+    async def story() -> None:
+        with pytest.raises(TypeError, match=said):
+            await call(AsyncAdmin(NOWHERE))
+
+    anyio.run(story)
 
 
 def test_a_delay_level_of_retry_later_is_checked() -> None:

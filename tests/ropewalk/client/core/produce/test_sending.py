@@ -206,6 +206,12 @@ def test_a_group_that_stays_without_a_leader_is_told_when_the_time_is_up(how: st
     assert it.core.counts.refused == 1 and it.core.counts.pending == 0
 
 
+def test_a_broker_that_the_topic_is_not_at_is_told_with_those_that_it_is_at() -> None:
+    it = stage(timeout=1)
+    with pytest.raises(Unreachable, match="knows no broker z for topic T: it knows a, b"):
+        it.script.hold(it.core.send("T", [Message(b"x")], queue=Queue("z", 0)))
+
+
 @pytest.mark.parametrize("number", [2, 99, -1])
 @pytest.mark.parametrize("how", ["queue", "selector", "oneway"])
 def test_a_queue_that_the_topic_has_not_is_told_by_its_number(number: int, how: str) -> None:

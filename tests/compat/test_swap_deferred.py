@@ -1,7 +1,9 @@
-"""Pending timers in one directory that goes back and forth between Apache RocketMQ and Ropewalk, also by kill -9.
+"""Pending timers and open half messages in one directory that goes back and forth between Apache RocketMQ and Ropewalk.
 
-A roll window of twenty seconds has the later messages come back into the timer topic at either broker. At the end every
-message is in its topic, none was stored there before its time, and only a kill repeats any.
+Each broker's turn also ends by kill -9. A roll window of twenty seconds has the later timers come back into the timer
+topic at either broker; half messages of a turn are decided in the next one, by the other broker, and what was decided
+is decided again by Ropewalk, in vain. At the end every message is in its topic, none was stored there before its time,
+only a kill repeats timers, and every commit was carried out once.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ from pathlib import Path
 import pytest
 
 from ropewalk.client.blocking.connection import Connection
-from ropewalk.client.core.messages import Message, pull_request, recall_request, send_request
+from ropewalk.client.core.messages import Message, command_of, pull_request, recall_request, send_request
 from ropewalk.client.core.routes import Queue
-from ropewalk.codes import ResponseCode
-from ropewalk.format.record import Record, decode_records
+from ropewalk.codes import MessageSysFlag, RequestCode, ResponseCode
+from ropewalk.format.headers import EndTransactionHeader
+from ropewalk.format.record import Record, decode_records, parse_message_id
+from ropewalk.format.remoting import Command
 from tests.bench.peers.rocketmq.original import Original
 from tests.crash.server import Place, Server
 from tests.support.long_run import LONG
@@ -38,6 +42,9 @@ SETTINGS: dict[str, str | int] = {
     "mappedFileSizeTimerLog": 4096,
     "timerRollWindowSlot": 20,
     "recallMessageEnable": "true",
+    # No checks: they have a test of their own, and decide nothing here.
+    "transactionTimeOut": 600_000,
+    "transactionCheckInterval": 600_000,
     "diskMaxUsedSpaceRatio": 95,
 }
 ALL_TURNS = (
@@ -79,6 +86,67 @@ class Sent:
                     self.due_ms[name] = due_ms
 
 
+class Halves:
+    """The half messages that were sent, where they lie, and how they are decided."""
+
+    GROUP = "shop"
+    KINDS = ("commit", "rollback", "open")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._decisions: dict[str, Command] = {}
+        """Of halves that nobody has decided yet."""
+        self._decided: dict[str, Command] = {}
+
+    def send(self, turn: int) -> None:
+        """Send a half message of each kind."""
+        with Connection(self.address, 20.0) as connection:
+            now_ms = time.time_ns() // 1_000_000
+            for number, kind in enumerate(self.KINDS):
+                name = f"{kind}-{turn}"
+                message = Message(name.encode(), properties={"TRAN_MSG": "true", "PGROUP": self.GROUP})
+                request = send_request(
+                    TOPIC, Queue("broker-a", number), message, name, now_ms, producer_group=self.GROUP
+                )
+                answer = connection.call(request)
+                assert answer.code == ResponseCode.SUCCESS, (answer.code, answer.remark)
+                if kind != "open":
+                    self._decisions[name] = self._decision(name, kind, answer)
+
+    def _decision(self, name: str, kind: str, answer: Command) -> Command:
+        end = MessageSysFlag.TRANSACTION_COMMIT if kind == "commit" else MessageSysFlag.TRANSACTION_ROLLBACK
+        header = EndTransactionHeader(
+            producer_group=self.GROUP,
+            tran_state_table_offset=int(answer.ext["queueOffset"]),
+            commit_log_offset=parse_message_id(answer.ext["msgId"])[2],
+            commit_or_rollback=end,
+            msg_id=name,
+            transaction_id=name,
+        )
+        return command_of(RequestCode.END_TRANSACTION, header)
+
+    def decide(self) -> None:
+        """Have this turn's broker decide what the one before it has left open."""
+        with Connection(self.address, 20.0) as connection:
+            for name, decision in self._decisions.items():
+                answer = connection.call(decision)
+                assert answer.code == ResponseCode.SUCCESS, (name, answer.code, answer.remark)
+        self._decided |= self._decisions
+        self._decisions.clear()
+
+    def decide_again(self) -> None:
+        """Repeat every decision, as a producer does that heard of none: all are refused."""
+        with Connection(self.address, 20.0) as connection:
+            for name, decision in self._decided.items():
+                answer = connection.call(decision)
+                assert answer.code == ResponseCode.SYSTEM_ERROR, (name, answer.code, answer.remark)
+
+    @property
+    def committed(self) -> list[str]:
+        """The messages that must be in the topic, each once."""
+        return sorted(name for name in self._decided if name.startswith("commit"))
+
+
 def stored(address: str) -> list[Record]:
     """Everything in the topic."""
     records: list[Record] = []
@@ -95,12 +163,12 @@ def stored(address: str) -> list[Record]:
     return records
 
 
-def test_pending_timers_change_hands(java: str, tools_classpath: str, tmp_path: Path) -> None:
+def test_pending_timers_and_open_halves_change_hands(java: str, tools_classpath: str, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     settings = {**SETTINGS, "listenPort": port, "haListenPort": port + 1}
     place = Place(tmp_path, checkout_command(), settings)
     config = {key: str(value) for key, value in settings.items()} | {"storePathRootDir": str(place.store)}
-    sent = Sent(f"127.0.0.1:{port}")
+    sent, halves = Sent(f"127.0.0.1:{port}"), Halves(f"127.0.0.1:{port}")
     for turn, (broker, kill) in enumerate(TURNS):
         with contextlib.ExitStack() as stack:
             if broker == "Ropewalk":
@@ -109,16 +177,23 @@ def test_pending_timers_change_hands(java: str, tools_classpath: str, tmp_path: 
                 original = Original(tmp_path / f"original-{turn}", "256m", config, short_lived=True)
                 original.start()
                 stack.callback(original.stop, orderly=not kill)
+            if broker == "Ropewalk":
+                halves.decide_again()
+            halves.decide()
+            halves.send(turn)
             sent.send(turn)
             if turn == len(TURNS) - 1:
                 wait_for_all(sent)
+                halves.decide_again()
                 records = stored(sent.address)
             else:
                 time.sleep(PAUSE_S)
             if broker == "Ropewalk" and not kill:
                 assert server.terminate() == 0, place.errors()
             assert "given up" not in (place.errors() if broker == "Ropewalk" else "")
-    judge(sent, records)
+    transactional = [record for record in records if "TRAN_MSG" in record.properties]
+    assert sorted(record.body.decode() for record in transactional) == halves.committed
+    judge(sent, [record for record in records if record not in transactional])
 
 
 def wait_for_all(sent: Sent) -> None:

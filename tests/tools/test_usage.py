@@ -1,0 +1,41 @@
+"""A wrong use of a command is told with the form that is right."""
+
+import pytest
+
+from tests.tools.conftest import RunCommand
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        ("admin lag --group billing", "GROUP is written without it: `ropewalk admin lag [GROUP]`"),
+        ("admin topic show --topic orders", "TOPIC is written without it: `ropewalk admin topic show TOPIC`"),
+        ("admin message show --id 0123", "ID is written without it: `ropewalk admin message show ID`"),
+        (
+            "produce orders --messages x",
+            "MESSAGE is written without it: `ropewalk produce [TOPIC] [MESSAGE...]`",
+        ),
+        (
+            "admin message show orders 0123",
+            "(0123); the form is `ropewalk admin message show ID`, with options as --topic TOPIC",
+        ),
+        ("store verify a b", "the form is `ropewalk store verify DIR`"),
+        ("admin topic show a b", "the form is `ropewalk admin topic show TOPIC`"),
+        ("admin message show", "Missing argument 'ID'. The form is `ropewalk admin message show ID`"),
+        ("consume demo --xyzzy", "the form is `ropewalk consume [TOPIC...]`, with options as --from WHERE"),
+        ("consume demo --groups g", "Possible options: --group"),
+        ("admin lagg", "Did you mean 'lag'?"),
+        ("drill run", "The form is `ropewalk drill run"),
+    ],
+)
+def test_a_wrong_use_is_told_with_the_right_form(ropewalk: RunCommand, words: str, told: str) -> None:
+    ended = ropewalk(*words.split())
+    assert ended.status == 2
+    assert told in " ".join(ended.errors.replace("│", " ").split())
+
+
+def test_a_wrong_value_is_told_as_before(ropewalk: RunCommand) -> None:
+    ended = ropewalk("pull", "demo", "--queue", "x")
+    assert (
+        ended.status == 2 and "form is" not in ended.errors and "Invalid value for '--queue'" in ended.errors
+    )
