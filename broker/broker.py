@@ -58,6 +58,7 @@ from broker.timers.placement import Placement, PlacementRules
 from broker.timers.timer_service import TimerService
 from broker.transactions.end import EndTransaction
 from broker.transactions.service import TransactionService
+from broker.waiting.catch_up_pulls import CatchUpPulls
 from broker.waiting.pending_acks import AckQueue
 from ha.dledger.storage import LogStorage, ReplicaStore
 from ropewalk.client.core.ids import UniqueKeys
@@ -86,6 +87,8 @@ log = structlog.get_logger("broker")
 ACKS_WAITING_MAX = 100_000
 """Producers' answers that may wait for a flush; beyond it sends are answered "busy"."""
 _TOO_FEW_SLAVES = "stored, but there are fewer slaves than inSyncReplicas asks for"
+CATCH_UP_DISTANCE_MIN = 64 << 20
+"""A consumer no further than this behind the end of the log counts as one that keeps up."""
 STALL_ECHO_MS = 50
 """After an append that took too long: how long what arrives counts as having waited behind it."""
 
@@ -109,7 +112,7 @@ class Broker:
 
         `now_ms` is the wall clock: what is stored, scheduled and shown goes by it. How long something may still take
         or last (locks, clients, waiting pulls and answers) is measured with `monotonic_ms` alone, which nobody sets.
-        `clock` tells seconds finely, for statistics alone.
+        `clock` tells seconds finely, for statistics and the shares of a turn.
         """
         self._wake = wake
         host = encode_host(ip or address[0], address[1])
@@ -170,10 +173,12 @@ class Broker:
             delays=self.delays,
             timers=self.timers,
             acks=self.acks,
+            catch_up_pulls=CatchUpPulls(config.catch_up_read_ratio, clock),
             topics_changed=self.topics_changed,
             find_route=self._own_route,
         )
         self.held_pulls = context.held_pulls
+        self.catch_up_pulls = context.catch_up_pulls
         self.request_modes = context.request_modes
         self.bulk_reader = BulkReader(
             self.store.log, self.store.completions, warm_window=config.warm_window_bytes
@@ -227,6 +232,7 @@ class Broker:
             self.clients,
             self.offsets,
             context.held_pulls,
+            context.catch_up_pulls,
             self.statistics,
             self.filters,
             monotonic_ms=monotonic_ms,
@@ -534,6 +540,7 @@ class Broker:
         self._bulk.rules = _bulk_rules(config)
         self.filters.rules = FilterRules.of(config)
         self.reader.limits = _read_limits(config)
+        self.catch_up_pulls.share.configure(config.catch_up_read_ratio)
         self.store.config = replace(self.store.config, flush_interval_ms=config.flush_interval_commit_log)
         self.groups.auto_create_subscription_group = config.auto_create_subscription_group
         self.topics.rules = replace(
@@ -620,6 +627,7 @@ class Broker:
 
     def _session_closed(self, session: Session) -> None:
         self.held_pulls.release(session)
+        self.catch_up_pulls.release(session)
         self.transactions.targets.closed(session)
         self.admin.forget(session)
         self.requests.notify(self.clients.closed(session))
@@ -685,14 +693,25 @@ class Broker:
         pulls.is_slave, pulls.has_master = not group.is_leader, group.has_master
 
     def share_time(self, now_s: float, idle_s: float) -> None:
-        """A turn begins, and the loop has waited for so long in all its life: see whom it has time for. HOT."""
-        self.reader.cold_budget.observe(now_s, idle_s, self.store.log.end_offset)
+        """Read for consumers that were put off, as far as the loop has time, which waited `idle_s` in its life. HOT."""
+        end = self.store.log.end_offset
+        self.reader.cold_budget.observe(now_s, idle_s, end)
         self.reader.resume_deferred()
+        catch_up = self.catch_up_pulls
+        catch_up.share.begin_turn(now_s, idle_s, end)
+        if catch_up.size:
+            catch_up.run()
 
     @property
     def peer_reply_expected(self) -> bool:
         """Return whether producers, here or elsewhere, wait for another member of the group alone."""
         return self.group.peer_awaited(len(self.acks) > 0, self.store.config.sync_flush)
+
+    @property
+    def next_turn_s(self) -> float | None:
+        """Return after how many seconds without an event pulls that were put off want a turn; None without any."""
+        catch_up = self.catch_up_pulls
+        return catch_up.share.wait_s if catch_up.size else None
 
     def on_wakeup(self) -> None:
         self.store.run_completions()
@@ -894,4 +913,5 @@ def _read_limits(config: BrokerConfig) -> ReadLimits:
         disk_bytes=config.max_transfer_bytes_on_message_in_disk,
         memory_window=memory * config.access_message_in_memory_max_ratio // 100,
         warm_window=config.warm_window_bytes,
+        catch_up_distance=max(config.warm_window_bytes, CATCH_UP_DISTANCE_MIN),
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from broker.remoting.rpc_times import RpcTimes
 from broker.settings.config import BrokerConfig
@@ -25,10 +26,12 @@ from broker.state.statistics import Statistics
 from broker.state.topics import TopicTable
 from broker.timers.delay_service import DelayService
 from broker.timers.timer_service import TimerService
+from broker.waiting.catch_up_pulls import CatchUpPulls
 from broker.waiting.client_calls import ClientCalls
 from broker.waiting.held_pulls import PullHold
 from broker.waiting.pending_acks import AckQueue
 from ropewalk.client.core.routes import TopicRoute
+from ropewalk.format.remoting import Command
 from store.io.disk import Disk
 from store.message_store import MessageStore
 from store.read.reader import Reader
@@ -37,6 +40,24 @@ __all__ = ["BrokerContext", "FindRoute"]
 
 FindRoute = Callable[[str, Callable[[TopicRoute | None], None]], None]
 """Topic, and what is called with its route on all brokers, or None where no broker has it."""
+
+
+class NewestReads(Protocol):
+    """Reads that see every write that was answered before they began, wherever in the group that was."""
+
+    @property
+    def takes_offsets(self) -> bool:
+        """Return whether offsets are committed at this member, which is the leader."""
+
+    def read(
+        self, look: Callable[[], Command], refuse: Callable[[str], Command], send: Callable[[Command], None]
+    ) -> None:
+        """Send the answer of `look` when the tables of this member are those of the group, or a refusal in words."""
+
+    def logged(
+        self, refuse: Callable[[str], Command], answer: Command, send: Callable[[Command], None]
+    ) -> None:
+        """Send `answer` when the offsets that are committed here are so on a quorum, or a refusal in words."""
 
 
 @dataclass(slots=True)
@@ -62,6 +83,7 @@ class BrokerContext:
     delays: DelayService
     timers: TimerService
     acks: AckQueue
+    catch_up_pulls: CatchUpPulls
     topics_changed: Callable[[], None]
     """Has name servers and the config file hear of a changed topic table when this turn ends."""
     find_route: FindRoute
@@ -75,6 +97,8 @@ class BrokerContext:
     rivals: Callable[[], int] = lambda: 0
     """Returns at how many name servers another living broker has this one's place; replaced by the process."""
     stopping: bool = False
+    newest: NewestReads | None = None
+    """Has reads see the newest state of a group; None in a broker that is no member of a DLedger group."""
 
     @property
     def rpc_times(self) -> RpcTimes:

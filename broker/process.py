@@ -189,6 +189,10 @@ class BrokerProcess:
     def peer_reply_expected(self) -> bool:
         return not self._paused and self.broker.peer_reply_expected
 
+    @property
+    def next_turn_s(self) -> float | None:
+        return None if self._paused else self.broker.next_turn_s
+
     # -- start -----------------------------------------------------------------------------------------
 
     def start(self) -> _Ports:
@@ -500,6 +504,7 @@ class BrokerProcess:
                     self._saved[path] = version
 
     async def _stop(self) -> None:
+        await self.broker.group.hand_over()
         self.broker.group.leave()  # first: the producers of another member wait for this one
         self.shell.flush()
         await self._registrar.unregister()
@@ -663,6 +668,7 @@ class NamesrvProcess:
     """A name server on its own."""
 
     peer_reply_expected = False
+    next_turn_s = None
 
     def __init__(self) -> None:
         self.shell = Shell(self)

@@ -374,6 +374,8 @@ class RequestCode:
     """Forget a sink, and the rows of its open batch."""
     ROPEWALK_LEDGER_STATUS: Final = 30040
     """Show the status of a member of a DLedger group, as it sees itself and the others."""
+    ROPEWALK_LEDGER_TRANSFER: Final = 30041
+    """Have the leader of a DLedger group hand over to another member."""
 
 
 ROPEWALK_CODES: Final = range(30000, 30200)

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -55,10 +56,19 @@ class Families(typer.core.TyperGroup):
         return super().make_context(*args, **extra)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and not ctx.resilient_parsing:
+            self._refuse_inner_command(ctx, args[0])
         name, command, rest = super().resolve_command(ctx, args)
         if ctx.resilient_parsing and name in FAMILIES:
             command = typer.main.get_group(importlib.import_module(FAMILIES[name]).app)
         return name, command, rest
+
+    def _refuse_inner_command(self, ctx: Any, word: str) -> None:
+        """Refuse a word that is a command of a family, with the family before it."""
+        for name, module in FAMILIES.items():
+            with suppress(ImportError):  # of a part that is not installed
+                if word in typer.main.get_group(importlib.import_module(module).app).commands:
+                    ctx.fail(f"No such command '{word}'. It is `ropewalk {name} {word}`.")
 
 
 app = typer.Typer(

@@ -34,6 +34,7 @@ CHANGEABLE: Final = frozenset(
         "autoCreateSubscriptionGroup",
         "autoCreateTopicEnable",
         "brokerPermission",
+        "catchUpReadRatio",
         "enablePropertyFilter",
         "filterDataCleanTimeSpan",
         "filterIgnoreTrailingText",

@@ -27,7 +27,8 @@ class AdminSinks:
     def list(self, session: Session, request: Command) -> Command:
         """List the sinks, with the batch that was committed last and the rows of the open one."""
         self._sinks.check_serving()
-        sinks = sorted(self._sinks.table.sinks.values(), key=lambda sink: sink.sink_id)
+        known = (sink for sink in self._sinks.table.sinks.values() if not sink.is_forgotten)
+        sinks = sorted(known, key=lambda sink: sink.sink_id)
         return body_of(request, {"sinks": [_row(sink) for sink in sinks]})
 
     def forget(self, session: Session, request: Command) -> Command:
@@ -41,8 +42,8 @@ class AdminSinks:
 def _row(sink: Sink) -> dict[str, object]:
     return {
         "sinkId": sink.sink_id,
-        "epoch": sink.epoch,
-        "query": sink.query,
+        "epoch": sink.announced,
+        "query": sink.owner,
         "batch": sink.batch,
         "topics": list(sink.topics),
         "open": sink.is_open,

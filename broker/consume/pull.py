@@ -1,8 +1,9 @@
 """Judge, read, hold or answer a consumer's pull: codes 11 and 361.
 
-The checks come in the original's order. Reading is the store's (`store.read.reader`), waiting is `held_pulls`; this
-file knows which answer a read status becomes. Every answer about a queue (0, 19, 20, 21) carries the four numbers
-without which a Java client fails with a null pointer; a refusal carries none of them, as in the original.
+The checks come in the original's order. Reading is the store's (`store.read.reader`); waiting for messages is
+`held_pulls`, and waiting for a share of a busy loop `catch_up_pulls`. This file knows which answer a read status
+becomes. Every answer about a queue (0, 19, 20, 21) carries the four numbers without which a Java client fails with a
+null pointer; a refusal carries none of them, as in the original.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from broker.state.offsets import OffsetTable
 from broker.state.statistics import Statistics
 from broker.state.subscription import TAG, SubscriptionData, SubscriptionParseError
 from broker.state.topics import TopicTable
+from broker.waiting.catch_up_pulls import CatchUpPulls
 from broker.waiting.held_pulls import HeldPull, PullHold
 from ropewalk.codes import FrameFlag, PullSysFlag, RequestCode, ResponseCode
 from ropewalk.format.headers import PullMessageHeader, json_decoder
@@ -84,6 +86,7 @@ class PullProcessor:
         clients: ClientRegistry,
         offsets: OffsetTable,
         hold: PullHold,
+        catch_up: CatchUpPulls,
         statistics: Statistics,
         filters: FilterTable,
         *,
@@ -96,6 +99,7 @@ class PullProcessor:
         self._clients = clients
         self._offsets = offsets
         self._hold = hold
+        self._catch_up = catch_up
         self._statistics = statistics
         self._filters = filters
         self._filtered = FilteredReader(reader, store.log)
@@ -137,7 +141,8 @@ class PullProcessor:
         # A queue that was never written is made here, so that a pull can wait for its first message.
         queue = self._store.queue(topic, queue_id)
         max_bytes = bytes_max_of(header)
-        if subscription.wants_all and not self._offsets.resets and not session.link.congested:
+        put_off = self._catch_up.share.is_active and self._reader.is_far_behind(queue, header.queue_offset)
+        if not put_off and subscription.wants_all and not self._offsets.resets and not session.link.congested:
             result = self._reader.get_resident(queue, header.queue_offset, header.max_msg_nums, max_bytes)
             if result is not None:
                 self._respond(session, request, queue, group, header.queue_offset, result)
@@ -162,7 +167,10 @@ class PullProcessor:
                 header.suspend_timeout_millis if self._rules.long_polling else self._rules.short_polling_ms
             )
             held.deadline_ms = self._monotonic_ms() + min(wait_ms, SUSPEND_MS_MAX)
-        self._read(held, may_hold=bool(suspend))
+        if put_off:
+            self._catch_up.add(session, lambda: self._read_put_off(held, may_hold=bool(suspend)))
+        else:
+            self._read(held, may_hold=bool(suspend))
 
     def pull_by_template(self, session: Session, templates: PullTemplates, payload: bytes) -> bool:
         """Answer a pull whose header this client has sent before but for its numbers. HOT.
@@ -187,6 +195,8 @@ class PullProcessor:
         except RequestRefused:
             return False
         queue = self._store.queue(topic, queue_id)
+        if self._catch_up.share.is_active and self._reader.is_far_behind(queue, offset):
+            return False
         resident = self._reader.find_resident(queue, offset, header.max_msg_nums, template.bytes_max)
         if resident is None:
             return False
@@ -352,17 +362,26 @@ class PullProcessor:
         return True
 
     def _read_again(self, held: HeldPull, last: bool) -> None:
+        # Minutes may have passed: who has been forbidden to read meanwhile gets nothing more, as in the original.
+        if self._is_still_admitted(held, None):
+            if last:
+                held.scanned = held.offset
+            self._read(held, may_hold=not last)
+
+    def _read_put_off(self, held: HeldPull, *, may_hold: bool) -> None:
+        if self._is_still_admitted(held, self.closed):
+            self._read(held, may_hold=may_hold)
+
+    def _is_still_admitted(self, held: HeldPull, closed: str | None) -> bool:
+        """Whether a pull that waited may still be read for; refuses it if not."""
         if not held.session.is_open:
-            return
+            return False
         try:
-            # Minutes may have passed: who has been forbidden to read meanwhile gets nothing more, as in the original.
-            self._admit(held.group, held.queue.topic, held.queue.queue_id, held.request.code, None)
+            self._admit(held.group, held.queue.topic, held.queue.queue_id, held.request.code, closed)
         except RequestRefused as exc:
             self._answer_now(held, exc.code, held.request.reply(exc.code, exc.remark, exc.ext))
-            return
-        if last:
-            held.scanned = held.offset
-        self._read(held, may_hold=not last)
+            return False
+        return True
 
     def _answer(self, held: HeldPull, result: GetResult) -> None:
         has_waited = held in held.session.held

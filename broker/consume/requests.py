@@ -147,7 +147,32 @@ class Requests:
 
     # -- offsets -------------------------------------------------------------------------------------
 
-    def query_offset(self, session: Session, request: Command) -> Command:
+    def query_offset(self, session: Session, request: Command) -> Command | None:
+        decode_header(QueryConsumerOffsetHeader, request.ext)  # what it cannot be is refused at once
+        return self._newest(session, request, self._query_offset)
+
+    def _newest(
+        self, session: Session, request: Command, look: Callable[[Command], Command]
+    ) -> Command | None:
+        """Return the answer of `look`; in a DLedger group send it when it is the newest, whichever member is asked."""
+        reads = self._broker.newest
+        if reads is None:
+            return look(request)
+
+        def found() -> Command:
+            try:
+                return look(request)
+            except OSError as exc:
+                return request.reply(ResponseCode.SYSTEM_ERROR, f"the disk could not be read: {exc}")
+
+        reads.read(
+            found,
+            lambda why: request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, why),
+            lambda answer: session.outbox.send(request, answer),
+        )
+        return None
+
+    def _query_offset(self, request: Command) -> Command:
         header = decode_header(QueryConsumerOffsetHeader, request.ext)
         broker = self._broker
         offset = broker.offsets.query(header.consumer_group, header.topic, header.queue_id)
@@ -179,7 +204,7 @@ class Requests:
         physical = int.from_bytes(entry[:8], "big") if entry else 0
         return 0 if end - physical <= window else None
 
-    def update_offset(self, session: Session, request: Command) -> Command:
+    def update_offset(self, session: Session, request: Command) -> Command | None:
         try:
             header = decode_header(UpdateConsumerOffsetHeader, request.ext)
         except HeaderError as exc:
@@ -190,13 +215,30 @@ class Requests:
             return request.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
         if topic not in broker.topics:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+        newest = broker.newest
+        if newest is not None and not newest.takes_offsets:
+            return request.reply(
+                ResponseCode.SERVICE_NOT_AVAILABLE, "this member does not lead: commit offsets at the leader"
+            )
         try:
             broker.offsets.commit(group, topic, header.queue_id, header.commit_offset)
         except ValueError as exc:
             return request.reply(ResponseCode.INVALID_PARAMETER, str(exc))
-        return request.reply(ResponseCode.SUCCESS)
+        answer = request.reply(ResponseCode.SUCCESS)
+        if newest is None or request.is_oneway:
+            return answer
+        newest.logged(
+            lambda why: request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, why),
+            answer,
+            lambda reply: session.outbox.send(request, reply),
+        )
+        return None
 
-    def max_offset(self, session: Session, request: Command) -> Command:
+    def max_offset(self, session: Session, request: Command) -> Command | None:
+        decode_header(GetMaxOffsetHeader, request.ext)
+        return self._newest(session, request, self._max_offset)
+
+    def _max_offset(self, request: Command) -> Command:
         header = decode_header(GetMaxOffsetHeader, request.ext)
         queue = self._broker.store.find_queue(header.topic, header.queue_id)
         return request.reply(ResponseCode.SUCCESS, ext={"offset": str(queue.readable if queue else 0)})

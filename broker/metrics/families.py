@@ -192,11 +192,12 @@ def _totals(sources: MetricSources, found: Found, later: list[Source]) -> None:
         Family(
             "rocketmq_processor_watermark",
             GAUGE,
-            "Requests that wait: answers for the disk, pulls for messages, tools for a look at the disk",
+            "Requests that wait: answers for the disk, pulls for messages or for a share of the loop, tools for a disk",
             ("processor",),
             [
                 (("send",), float(len(broker.acks))),
                 (("pull",), float(broker.held_pulls.size)),
+                (("catch_up",), float(broker.catch_up_pulls.size)),
                 (("admin",), float(sources.lookups_waiting)),
             ],
         ),
@@ -339,7 +340,7 @@ def _sinks(sources: MetricSources, found: Found, later: list[Source]) -> None:
     """Sinks that write exactly once, and the outcomes of their rows."""
     sinks = sources.sinks
     found += [
-        _one("ropewalk_sinks", GAUGE, "Sinks that write exactly once", len(sinks.table.sinks)),
+        _one("ropewalk_sinks", GAUGE, "Sinks that write exactly once", sinks.table.count),
         _one("ropewalk_sink_window_rows", GAUGE, "Rows of open batches of sinks", sinks.table.rows),
         Family(
             "ropewalk_sink_rows",

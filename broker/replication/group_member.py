@@ -178,6 +178,9 @@ class GroupMember(Protocol):
     async def run(self, turns: Turns, shell: Shell) -> LogCut:
         """Be a member until cancelled; return the cut that the closed log needs before this goes on."""
 
+    async def hand_over(self) -> None:
+        """Have another member lead, where members decide that by themselves, before this broker stops."""
+
     def leave(self) -> None:
         """Tell the group that this broker is about to stop."""
 

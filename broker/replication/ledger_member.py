@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import random
 import secrets
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ import ropewalk
 from broker.context import BrokerContext
 from broker.remoting.shell import Connection, Shell
 from broker.replication.group_member import LogCut, ReadyWords, Turns
-from broker.replication.ledger_sync import LedgerSync
+from broker.replication.ledger_state import LedgerState
 from broker.settings.dledger import peers_of
 from broker.state.ha_status import HaStatus
 from broker.state.json_file import StoreConfigDamaged
@@ -42,8 +43,10 @@ from ha.dledger.ledger import LedgerShell
 from ha.dledger.peers import PeerLink
 from ha.dledger.status import LedgerStatus
 from ha.dledger.storage import LogStorage, ReplicaStore
-from ha.raft.types import MemberId, Role, Settings, Standing
+from ha.raft.node import TRANSFERRING
+from ha.raft.types import MemberId, Point, Role, Settings, Standing, TransferResult
 from ropewalk.codes import ResponseCode
+from ropewalk.format.remoting import Command
 from store.io.workers import Worker
 
 __all__ = ["LedgerMember"]
@@ -52,6 +55,9 @@ log = structlog.get_logger("broker.dledger")
 
 QUORUM_MS: Final = 2_500
 """How long a producer waits for a quorum; less than the 3 s after which the official clients give up."""
+_HAND_OVER_S: Final = 2.0
+"""How long a stop waits for a handover, whose own time is one election timeout."""
+_NO_LEADER: Final = "no leader of the group has answered for two seconds: ask again"
 _LATE: Final = (
     ResponseCode.SYSTEM_ERROR,
     "QUORUM_LATE: most members did not have the message on disk in time; it is unknown whether it will be kept",
@@ -88,7 +94,7 @@ class LedgerMember:
         self._wake = wake
         self._storage = storage
         self._take_back_deliveries = take_back_deliveries
-        self._follow_delays = follow_delays
+        self.state = LedgerState(context, follow_delays)
         self._leads = False
         """Whether this broker is the leader to its clients: steps 1 to 5 are done."""
         self._term = -1
@@ -96,6 +102,10 @@ class LedgerMember:
         self._path = config.store_path_root_dir / "ropewalk" / "dledger" / "peers.json"
         self._known: dict[MemberId, bytes] = {}
         self._worker: Worker | None = None
+        self._unlogged: deque[tuple[int, Callable[[str], Command], Command, Callable[[Command], None]]] = (
+            deque()
+        )
+        """Answers that wait until records of offsets are shown: the log offset behind them first."""
         context.acks.late = _LATE
 
     @property
@@ -204,6 +214,7 @@ class LedgerMember:
         context, now = self._context, self._context.now_ms()
         self._leads, self._refused = True, None
         log.info("this broker leads", term=standing.term, member=self.me)
+        self.state.lead()
         context.topics.set_state_version(standing.term, now)
         context.groups.set_state_version(standing.term, now)
         context.delays.load(context.delays.offsets())
@@ -222,6 +233,10 @@ class LedgerMember:
             "be kept",
         )
         self._take_back_deliveries()
+        self.state.follow()
+        for _end, refuse, _answer, send in self._unlogged:
+            send(refuse(f"{self.me} does not lead any more; it is unknown whether the offset is kept"))
+        self._unlogged.clear()
         self.on_role()
         self.on_identity()
 
@@ -230,6 +245,9 @@ class LedgerMember:
         if self._leads:
             if standing.may_append:
                 return None
+            if standing.why == TRANSFERRING:
+                why = f"{self.me} hands the lead over to another member"
+                return ResponseCode.SERVICE_NOT_AVAILABLE, f"[REJECTREQUEST]{why}: nothing was stored"
             return ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]{standing.why}: followers are too far behind"
         return (
             ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -260,7 +278,13 @@ class LedgerMember:
         self.ledger.end_turn()
 
     def end_turn(self) -> None:
+        self._log_changes()
         self.ledger.end_turn()
+
+    def _log_changes(self, *, offsets: bool = False) -> None:
+        """Log the changes of the tables; not while a member that is to lead waits for the end of this log."""
+        if self._leads and self.ledger.standing.may_append:
+            self.state.log_changes(offsets=offsets)
 
     def tick(self) -> None:
         """Do nothing: the core has a timer of its own (`ha.dledger.tasks`)."""
@@ -321,7 +345,58 @@ class LedgerMember:
         self._term = self.ledger.standing.term
         self._refused = self._refusal(self.ledger.standing)
         self.ledger.on_standing = self._stand
+        self.state.open()
+        self.ledger.on_shown = self._shown
+        context.newest = self
         self.on_role()
+
+    # -- reads that see the newest state -------------------------------------------------------------
+
+    @property
+    def takes_offsets(self) -> bool:
+        return self._leads
+
+    def read(
+        self, look: Callable[[], Command], refuse: Callable[[str], Command], send: Callable[[Command], None]
+    ) -> None:
+        """Send the answer of `look` when this member's tables are those of the group (`BrokerContext.newest`).
+
+        A leader's tables are ahead of the log: it looks at once, and answers when that is on a quorum and a round of
+        heartbeats has shown that it leads still. A follower looks when it has applied all that was committed.
+        """
+        if self._leads:
+            answer = look()
+            self.ledger.read(lambda ok: self.logged(refuse, answer, send) if ok else send(refuse(_NO_LEADER)))
+            self._log_changes(offsets=True)
+            return
+
+        def done(ok: bool) -> None:
+            if not ok:
+                send(refuse(_NO_LEADER))
+            elif self._leads:
+                self.read(look, refuse, send)
+            else:
+                send(look())
+
+        self.ledger.read(done)
+
+    def logged(
+        self, refuse: Callable[[str], Command], answer: Command, send: Callable[[Command], None]
+    ) -> None:
+        """Send `answer` when all offsets that are committed here are on a quorum."""
+        self._log_changes(offsets=True)
+        if not self._leads or not self.ledger.standing.may_append or not self.state.is_logged:
+            send(refuse(f"{self._place(self.ledger.standing)}; it takes no offsets at the moment"))
+        elif self.ledger.shown.pos >= self.state.logged_end:
+            send(answer)
+        else:
+            self._unlogged.append((self.state.logged_end, refuse, answer, send))
+
+    def _shown(self, point: Point) -> None:
+        self.state.catch_up()
+        while self._unlogged and self._unlogged[0][0] <= point.pos:
+            _end, _refuse, answer, send = self._unlogged.popleft()
+            send(answer)
 
     def _met(self, peer: MemberId, incarnation: bytes) -> None:
         """Note on disk with which incarnation a peer was first heard."""
@@ -338,14 +413,32 @@ class LedgerMember:
 
     async def run(self, turns: Turns, shell: Shell) -> LogCut:
         """Be a member until cancelled. The log is cut while it is open, so this never returns."""
-        sync = LedgerSync(self._context, self.ledger, turns, shell, self._follow_delays)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(sync.run)
-            nursery.start_soon(tasks.run, self.ledger, shell, self._context.rng)
+        await tasks.run(self.ledger, shell, self._context.rng)
         raise AssertionError("the tasks of a member have ended by themselves")
 
+    def transfer(self, target: MemberId, done: Callable[[TransferResult], None]) -> None:
+        """Hand the lead over to a member, or to the one that lacks least (""); `done` is told the outcome."""
+        self._log_changes(offsets=True)
+        self.ledger.transfer(target, done)
+
+    async def hand_over(self) -> None:
+        """Have another member lead, if this one does: producers then wait for a handover, and not for an election."""
+        self.ledger.leave()
+        if self.ledger.standing.role is not Role.LEADER or len(self.addresses) == 1:
+            return
+        over = trio.Event()
+
+        def note(result: TransferResult) -> None:
+            log.info("handed over before the stop", result=result.value, to=self.ledger.standing.leader)
+            over.set()
+
+        self.transfer("", note)
+        with trio.move_on_after(_HAND_OVER_S):
+            await over.wait()
+
     def leave(self) -> None:
-        """Do nothing: the others hear of the end of the links, and elect within a tenth of a second."""
+        """Log the last offsets, if this member leads still; the others hear of the end of its links."""
+        self._log_changes(offsets=True)
 
     def stop(self) -> None:
         self.ledger.close()

@@ -194,6 +194,9 @@ class MasterSlaveMember:
             nursery.cancel_scope.cancel()
         return LogCut(member.diverged, member.behind)
 
+    async def hand_over(self) -> None:
+        """Do nothing: an operator orders a handover."""
+
     def leave(self) -> None:
         """Hang up on the master: its producers wait for this slave no longer."""
         self.replication.leave()

@@ -214,6 +214,8 @@ class BrokerConfig:
     channel_expired_timeout: int
     server_channel_max_idle_time_seconds: int
     warm_window_bytes: int
+    catch_up_read_ratio: int
+    """Percent of a busy loop that are for pulls far behind the end of the log; at 100 none is put off."""
     outgoing_bytes_max: int
     fast_path_enable: bool
     """Whether requests that come again and again are recognised; without it each is handled by itself, as correctly."""

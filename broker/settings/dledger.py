@@ -44,7 +44,6 @@ _OTHERS: Final = (
     "inSyncReplicas",
     "minInSyncReplicas",
     "storePathCommitLog",
-    "timerWheelEnable",
 )
 """Keys of master and slaves, and of a plain log, without effect in DLedger mode."""
 
@@ -107,9 +106,6 @@ def derive(values: dict[str, Any]) -> None:
         values["storePathCommitLog"] = data
         values["flushDiskType"] = "SYNC_FLUSH"
         values["brokerRole"], values["brokerId"] = "ASYNC_MASTER", 0
-        values["timerWheelEnable"] = (
-            False  # its wheel is a member's own: the next leader would deliver all again
-        )
 
 
 def ports(values: Mapping[str, Any]) -> dict[str, int]:

@@ -112,7 +112,7 @@ dLegerPeers Every member of the group, this one too: `n0-HOST:PORT;n1-HOST:PORT;
     its own. Members have one `brokerName`.
 dLegerSelfId The member that this broker is, a letter and a number: `n0`. A follower is registered under that number
     + 1.
-preferredLeaderId Members that campaign before the others, separated by `;`.
+preferredLeaderId Members that campaign before the others, and that the lead is handed to, separated by `;`.
 storePathDLedgerCommitLog The folder of the log's files. Default: `dledger-<dLegerSelfId>/data` in the store's folder.
 raftHeartbeatMs Milliseconds between two heartbeats of a leader. Ropewalk's own.
 raftElectionMs The shortest and the longest election timeout in milliseconds; each is drawn between them. Ropewalk's
@@ -167,6 +167,8 @@ accessMessageInMemoryMaxRatio Percent of this machine's memory that counts as "t
 fastPathEnable Whether requests that come again and again are recognised by their bytes; off, each is handled by itself.
 warmWindowBytes How much of the log's end is read from the map by the loop; what lies behind is read by threads.
     Ropewalk's own.
+catchUpReadRatio Percent of a busy broker's time for pulls from further behind the log's end than that while producers
+    send; 100 puts none off. Ropewalk's own.
 bulkReadMaxBytes Bytes of one answer to a pipeline (code 30020). Ropewalk's own.
 sinkExpiryHours Hours after which an idle sink that writes exactly once is forgotten. Ropewalk's own.
 sinkWindowRowsMax Rows that an open batch of such a sink may have, at some 90 bytes of memory each. Ropewalk's own.

@@ -221,10 +221,11 @@ _HONOURED: Final = (
     # Connections.
     _long("channelExpiredTimeout", 120_000, 1),
     _int("serverChannelMaxIdleTimeSeconds", 120, 1),
-    # Ropewalk's own. How much of the log's end is read from the map and not by the reader thread; how much
-    # may wait for one slow reader before its requests are left unread; how much one answer to a pipeline may hold;
-    # the embedded name server's port.
+    # Ropewalk's own. How much of the log's end is read from the map and not by the reader thread; the share of a busy
+    # loop for pulls from further behind; how much may wait for one slow reader before its requests are left unread;
+    # how much one answer to a pipeline may hold; the embedded name server's port.
     _long("warmWindowBytes", 256 * MIB, MIB),
+    _int("catchUpReadRatio", 5, 1, 100),
     _long("outgoingBytesMax", 8 * MIB, 64 * KIB, GIB),
     _int("bulkReadMaxBytes", 4 * MIB, 64 * KIB, 15 * MIB),
     _int("sinkExpiryHours", 168, 1, 87_600),

@@ -33,6 +33,8 @@ class _State(msgspec.Struct, omit_defaults=True):
     since: int = -1
     topics: tuple[str, ...] = ()
     touched_ms: int = 0
+    announced: int = 0
+    is_forgotten: bool = False
     gone: bool = False
 
 
@@ -52,6 +54,8 @@ def encode_states(sinks: Iterable[Sink], gone: Iterable[str] = ()) -> bytes:
             sink.since,
             sink.topics,
             sink.touched_ms,
+            sink.announced,
+            sink.is_forgotten,
         )
         for sink in sinks
     ]
@@ -74,6 +78,8 @@ def apply_states(sinks: dict[str, Sink], body: bytes) -> None:
             state.since,
             state.topics,
             state.touched_ms,
+            max(state.announced, state.epoch),
+            state.is_forgotten,
         )
 
 

@@ -21,7 +21,7 @@ from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Request, Session
 from broker.sinks.loading import STATE_QUEUE, SinkLoader
 from broker.sinks.records import CHANGE, TABLE, encode_states, properties_of, tag_code_of
-from broker.sinks.windows import Fenced, Sink, SinkTable, Task, TooManyRows, WrongCount
+from broker.sinks.windows import Fenced, Sink, SinkTable, Task, TooManyRows, WrongCount, WrongQuery
 from ropewalk.client.core.produce.row_identity import check_sink_id, key_of, row_prefix
 from ropewalk.codes import ResponseCode
 from ropewalk.format import names
@@ -78,6 +78,8 @@ class SinkService:
         """Whether the sinks and the rows of their open batches are known."""
         self._records = 0
         self._table_ms = 0
+        self._unsaved: set[str] = set()
+        """Sinks whose newest state found no room on the disk; it is written with the next request."""
 
     # -- life ----------------------------------------------------------------------------------------
 
@@ -118,7 +120,8 @@ class SinkService:
         if not self.table.sinks or not self.is_loaded or self._is_slave() or self._refusal() is not None:
             return
         now, config = self._context.now_ms(), self._context.config
-        gone = self.table.expire(now - config.sink_expiry_hours * HOUR_MS)
+        log_start = self._context.store.log.min_offset
+        gone = self.table.expire(now - config.sink_expiry_hours * HOUR_MS, log_start)
         if gone:
             log.info("sinks that were idle for long are forgotten", sinks=gone)
         age_max = max(config.file_reserved_time, 1) * HOUR_MS // TABLE_AGE_PART
@@ -142,7 +145,7 @@ class SinkService:
         except RequestRefused as exc:
             session.answer(request, exc.code, exc.remark)
             return
-        state = SinkStateHeader(sink.epoch, sink.query, sink.batch, sink.digest, sink.brokers)
+        state = SinkStateHeader(sink.announced, sink.query, sink.batch, sink.digest, sink.brokers, sink.owner)
         self._owe(session, request, encode_header(state))
 
     def append(self, session: Session, request: Request) -> None:
@@ -161,6 +164,8 @@ class SinkService:
             answer = self._append_rows(session, request.body, header, task)
         except Fenced as exc:
             self._fence(session, request, str(exc))
+        except WrongQuery as exc:
+            self._refuse_query(session, request, str(exc))
         except TooManyRows as exc:
             session.answer(request, ResponseCode.MESSAGE_ILLEGAL, str(exc))
         except RequestRefused as exc:
@@ -189,10 +194,12 @@ class SinkService:
                 header.brokers,
                 self._context.now_ms(),
             )
-            if changed is not None:
-                self._append_change(changed)
+            if changed is not None or header.sink_id in self._unsaved:
+                self._append_change(self.table.sinks[header.sink_id])
         except Fenced as exc:
             self._fence(session, request, str(exc))
+        except WrongQuery as exc:
+            self._refuse_query(session, request, str(exc))
         except WrongCount as exc:
             session.answer(request, ResponseCode.ILLEGAL_OPERATION, str(exc))
         except RequestRefused as exc:
@@ -203,9 +210,10 @@ class SinkService:
     def forget(self, sink_id: str) -> bool:
         """Forget a sink for an administrator, and return whether there was one. Raises `RequestRefused`."""
         self._check(sink_id)
-        if not self.table.forget(sink_id):
+        sink = self.table.forget(sink_id, self._context.now_ms())
+        if sink is None:
             return False
-        self._append(CHANGE, (), gone=(sink_id,))
+        self._append_change(sink)
         return True
 
     def check_serving(self) -> None:
@@ -245,7 +253,7 @@ class SinkService:
         if len(set(keys)) != len(keys):
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "two rows of the request have the same key")
         log_end, now = self._context.store.log.end_offset, self._context.now_ms()
-        if self.table.admit(task, log_end, now):
+        if self.table.admit(task, log_end, now) or task.sink_id in self._unsaved:
             self._append_change(self.table.sinks[task.sink_id])
         missing = self.table.missing(task, keys)
         new = keys if missing is None else [keys[index] for index in missing]
@@ -262,6 +270,10 @@ class SinkService:
         log.warning("a request of a sink is fenced", reason=reason, peer="{}:{}".format(*session.link.peer))
         session.answer(request, ResponseCode.ILLEGAL_OPERATION, reason)
 
+    def _refuse_query(self, session: Session, request: Request, reason: str) -> None:
+        log.warning("a query is refused by a sink", reason=reason, peer="{}:{}".format(*session.link.peer))
+        session.answer(request, ResponseCode.ILLEGAL_OPERATION, reason)
+
     def _owe(self, session: Session, request: Request, ext: dict[str, str], *, waits: bool = True) -> None:
         owe = session.outbox.after if waits and self._sends.waits else session.outbox.now
         owe(request, ResponseCode.SUCCESS, request.reply(ResponseCode.SUCCESS, None, ext))
@@ -269,10 +281,12 @@ class SinkService:
     # -- states --------------------------------------------------------------------------------------
 
     def _append_change(self, sink: Sink) -> None:
+        self._unsaved.add(sink.sink_id)
         if not self._append(CHANGE, (sink,)):
             raise RequestRefused(
                 ResponseCode.SERVICE_NOT_AVAILABLE, "the disk is full, the sink's state was not stored"
             )
+        self._unsaved.discard(sink.sink_id)
 
     def _append(self, tag: str, sinks: Iterable[Sink], gone: Iterable[str] = ()) -> bool:
         """Append a record of states, and return whether there was room."""

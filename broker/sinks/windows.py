@@ -7,9 +7,15 @@
 A sink is *closed* after a commit, and *open* from the next init or append on. `since` is the end of the log at that
 moment, so every row of the open batch lies behind it: that is where a start looks for them.
 
+A sink belongs to the query whose batch it committed, or has rows of; an append or commit of another query is refused
+before it changes anything. A query whose checkpoint was deleted is another one: it would write all its rows again.
+
 The order of attempts of one task is (epoch, attempt). An append of a lower pair than the highest seen is fenced, so
-is one of a batch that was committed. Within the open batch fencing is not what keeps rows single: that is the window,
-which a late append of the same rows meets too.
+is one of a batch that was committed. An init names no query, so the epoch that it gives out begins with the first
+append or commit that is admitted under it: another query's init fences nobody. Within the open batch fencing is not
+what keeps rows single: that is the window, which a late append of the same rows meets too.
+
+A sink that is forgotten keeps its epochs, and a new one begins: what is still on its way to it is fenced.
 
 A window spans the queues of a topic at this broker. So a topic may get more queues in the middle of a batch, which
 moves rows to other queues, and repeats none.
@@ -24,9 +30,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from ropewalk.client.core.produce.row_identity import RowIdentity
+from ropewalk.client.core.produce.row_identity import RowIdentity, foreign_query_reason
 
-__all__ = ["Fenced", "Sink", "SinkTable", "Task", "TooManyRows", "WrongCount"]
+__all__ = ["Fenced", "Sink", "SinkTable", "Task", "TooManyRows", "WrongCount", "WrongQuery"]
 
 ROWS_MAX: Final = 5_000_000
 """Rows of the open batch of one sink, by default: a key takes some 90 bytes of memory."""
@@ -34,6 +40,10 @@ ROWS_MAX: Final = 5_000_000
 
 class Fenced(Exception):
     """A request of an attempt, an epoch or a batch that is over."""
+
+
+class WrongQuery(Exception):
+    """A request of another query than the one that the sink belongs to."""
 
 
 class WrongCount(Exception):
@@ -69,6 +79,7 @@ class Sink:
 
     sink_id: str
     epoch: int = 0
+    """The newest epoch that has begun. Invariant: epoch <= announced."""
     brokers: str = ""
     """The brokers that rows are spread over, in their order."""
     query: str = ""
@@ -81,6 +92,10 @@ class Sink:
     topics: tuple[str, ...] = ()
     """The topics of the open batch."""
     touched_ms: int = 0
+    announced: int = 0
+    """The newest epoch that was given out; it begins with the first append or commit under it."""
+    is_forgotten: bool = False
+    """Whether nothing but the epochs is known, since an administrator had the sink forgotten."""
     windows: dict[WindowKey, set[bytes]] = field(default_factory=dict)
     attempts: dict[WindowKey, int] = field(default_factory=dict)
     """The highest attempt of this epoch for each task."""
@@ -93,6 +108,11 @@ class Sink:
     def rows(self) -> int:
         """Return how many rows the open batch has."""
         return sum(map(len, self.windows.values()))
+
+    @property
+    def owner(self) -> str:
+        """Return the query that the sink belongs to; empty while it has neither a committed batch nor rows."""
+        return self.query or next((key.query for key in self.windows), "")
 
     def close(self) -> None:
         self.since, self.topics = -1, ()
@@ -119,27 +139,33 @@ class SinkTable:
         """Rows that the open batch of one sink may have."""
 
     @property
+    def count(self) -> int:
+        """Return how many sinks there are, without those that were forgotten."""
+        return sum(not sink.is_forgotten for sink in self.sinks.values())
+
+    @property
     def rows(self) -> int:
         """Return how many rows all open batches have."""
         return sum(sink.rows for sink in self.sinks.values())
 
     def init(self, sink_id: str, topic: str, brokers: str, log_end: int, now_ms: int) -> Sink:
-        """Begin the next epoch of a sink. Brokers are fixed once, until a commit changes them."""
+        """Give out the next epoch of a sink. Brokers are fixed once, until a commit changes them."""
         sink = self._sink(sink_id)
-        sink.epoch += 1
-        sink.attempts.clear()
+        sink.announced += 1
+        sink.is_forgotten = False
         sink.brokers = sink.brokers or brokers
         sink.touched_ms = now_ms
         sink.open(topic, log_end)
         return sink
 
     def admit(self, task: Task, log_end: int, now_ms: int) -> bool:
-        """Admit an append of a task, and return whether the sink's state changed. Raises Fenced.
+        """Admit an append of a task, and return whether the sink's state changed. Raises Fenced and WrongQuery.
 
         An epoch above the known one began under a master whose last records did not come here.
         """
         sink = self.sinks.get(task.sink_id)
         if sink is not None:
+            _check_query(sink, task.query)
             _check_epoch(sink, task.epoch)
             if task.query == sink.query and task.batch <= sink.batch:
                 raise Fenced(
@@ -191,9 +217,13 @@ class SinkTable:
         brokers: str,
         now_ms: int,
     ) -> Sink | None:
-        """End a batch, and return the sink; None if it had been ended before. Raises Fenced and WrongCount."""
+        """End a batch, and return the sink; None if it had been ended before.
+
+        Raises Fenced, WrongQuery and WrongCount.
+        """
         sink = self.sinks.get(sink_id)
         if sink is not None:
+            _check_query(sink, query)
             _check_epoch(sink, epoch)
             if query == sink.query and batch <= sink.batch:
                 return self._commit_again(sink, brokers)
@@ -225,13 +255,27 @@ class SinkTable:
             changed = True
         return sink if changed else None
 
-    def forget(self, sink_id: str) -> bool:
-        """Drop a sink, and return whether there was one."""
-        return self.sinks.pop(sink_id, None) is not None
+    def forget(self, sink_id: str, now_ms: int) -> Sink | None:
+        """Forget all of a sink but its epochs, and return it; None if there is none."""
+        known = self.sinks.get(sink_id)
+        if known is None or known.is_forgotten:
+            return None
+        epoch = known.announced + 1
+        sink = self.sinks[sink_id] = Sink(
+            sink_id, epoch, touched_ms=now_ms, announced=epoch, is_forgotten=True
+        )
+        return sink
 
-    def expire(self, before_ms: int) -> list[str]:
-        """Drop the sinks that nothing was heard of since then; return their names."""
-        gone = sorted(name for name, sink in self.sinks.items() if sink.touched_ms < before_ms)
+    def expire(self, before_ms: int, log_start: int = 0) -> list[str]:
+        """Drop the sinks that nothing was heard of since then; return their names.
+
+        Rows of an open batch keep their sink for as long as the log keeps the first of them: the batch may be repeated.
+        """
+        gone = sorted(
+            name
+            for name, sink in self.sinks.items()
+            if sink.touched_ms < before_ms and not (sink.windows and sink.since >= log_start)
+        )
         for name in gone:
             del self.sinks[name]
         return gone
@@ -255,6 +299,8 @@ class SinkTable:
         if epoch <= sink.epoch:
             return False
         sink.epoch = epoch
+        sink.announced = max(sink.announced, epoch)
+        sink.is_forgotten = False
         sink.attempts.clear()
         return True
 
@@ -265,9 +311,19 @@ class SinkTable:
         )
 
 
+def _check_query(sink: Sink, query: str) -> None:
+    if (reason := foreign_query_reason(sink.sink_id, sink.owner, query)) is not None:
+        raise WrongQuery(reason)
+
+
 def _check_epoch(sink: Sink, epoch: int) -> None:
+    if sink.is_forgotten and epoch <= sink.epoch:
+        raise Fenced(
+            f"epoch {epoch} of sink {sink.sink_id} is over: the sink was forgotten (`ropewalk admin sink forget`). "
+            f"Start the query again; what it repeats is written again"
+        )
     if epoch < sink.epoch:
         raise Fenced(
             f"epoch {epoch} of sink {sink.sink_id} is over: epoch {sink.epoch} has begun, in another run of this "
-            f"query or in a query with the same sinkId"
+            f"query, which is newer"
         )

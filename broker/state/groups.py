@@ -213,6 +213,11 @@ class GroupTable:
             del self._forbidden[group]
         self._changed(now_ms)
 
+    def set_all_forbidden(self, table: Mapping[str, Mapping[str, int]], now_ms: int) -> None:
+        """Replace the masks of all groups."""
+        self._forbidden = {group: dict(topics) for group, topics in table.items()}
+        self._changed(now_ms)
+
     def delete(self, name: str, now_ms: int) -> bool:
         """Remove a group and its bans; its offsets stay unless the caller removes them."""
         if self._groups.pop(name, None) is None:

@@ -12,7 +12,7 @@ back. What was never committed is `None`, and never 0: a 0 makes a client read t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -57,6 +57,8 @@ class OffsetTable:
         """(topic, group) -> queue id -> where the group's last pull began: what lies before it has been fetched.
 
         In memory only, and only of pairs that have committed something: for people who look."""
+        self.removed: list[tuple[str, str]] | None = None
+        """(topic, group) pairs that were removed, for whoever notes them elsewhere; None: nobody does."""
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> next offset
         self._versioned = 0  # `changed` when data_version last moved
         self._foreign_offsets: dict[str, Any] = {}
@@ -186,8 +188,21 @@ class OffsetTable:
             self.journal.forget((*pair, queue_id) for queue_id in self._offsets.pop(pair))
             self.resets.pop(pair, None)
             self.pulled.pop(pair, None)
+        if self.removed is not None:
+            self.removed += pairs
         self.changed += len(pairs)
         return len(pairs)
+
+    def replace(
+        self,
+        gone: Iterable[tuple[str, str]],
+        offsets: Iterable[tuple[tuple[str, str], dict[int, int]]],
+    ) -> None:
+        """Forget (topic, group) pairs, then store offsets by pair, as the leader of a group has them."""
+        self._remove([pair for pair in gone if pair in self._offsets])
+        for (topic, group), queues in offsets:
+            for queue_id, offset in queues.items():
+                self.commit(group, topic, queue_id, offset)
 
     # -- what others see -------------------------------------------------------------------------------
 

@@ -46,9 +46,11 @@ __all__ = ["TimerService"]
 
 log = structlog.get_logger("broker.timer")
 
-_ENQUEUE_MAX = 256
+_ENQUEUE_MAX = 128
 _DELIVER_MAX = 128
-"""Messages of one turn: some 5 ms; what is left has the next turn, with other requests in between."""
+"""Messages of one turn: each some 2 ms; what is left has the next turn, with other requests in between."""
+_SCAN_MAX = 4_000
+"""Rows of a slot that one turn looks at for messages: they may stand behind a great many markers."""
 _RETRY_MS = 500
 _BYTES_MAX = 4 << 20
 """Bytes of records of one turn, beyond the first."""
@@ -98,6 +100,8 @@ class TimerService:
         self._walk: Walk | None = None
         self._row = -1
         """The next row of the walk to deliver, if it is no marker; the newest message is row 0."""
+        self._left = 0
+        """Messages from that row on that are delivered already."""
         self._markers: list[int] = []
         """Rows of markers that are still to be read, the next one last."""
         self._keys: set[tuple[str, str]] = set()
@@ -113,6 +117,8 @@ class TimerService:
         self._catch_up_to = 0
         """Nothing is delivered before the timer topic is enqueued up to here: a marker may stand there."""
         self._master_offset = 0
+        self._heard: Progress | None = None
+        """Progress of a leader that is still to be taken over."""
         self._known: tuple[int, Progress] = (0, Progress(0, 0))
         self._durable = Progress(0, 0)
         self._durable_end = 0
@@ -182,25 +188,36 @@ class TimerService:
 
     def lead(self) -> None:
         """Go on where the master was: enqueue the rest of the timer topic, then deliver."""
+        self._heard = None
         self._abandon_walk()
         queue = self._find_queue()
         self._catch_up_to = queue.next_offset if queue is not None else 0
         self.timers.queue_offset = min(self.timers.queue_offset, self._catch_up_to)
 
-    def follow(self, progress: Progress) -> None:
-        """Take over the master's progress, whose copies are in the own log.
+    def follow(self, progress: Progress) -> bool:
+        """Take over the master's progress, whose copies are in the own log; whether so.
 
         One whose time went back is left out until a flush allows it: the master reports again.
         """
         self._abandon_walk()
         goes_back = progress.read_ms < self.timers.read_ms
         if not self.timers.follow(progress.read_ms):
-            return
+            return False
         self._master_offset = progress.queue_offset
         self._skip, self._skip_ms, self._earlier = progress.done, progress.read_ms, 0
         self._begun.clear()
         if goes_back:
             self._went_back()
+        return True
+
+    def hear(self, progress: Progress) -> None:
+        """Take a leader's progress over that the own log shows with all its copies, as soon as the files allow it."""
+        self._heard = progress
+        self._follow_heard()
+
+    def _follow_heard(self) -> None:
+        if self._heard is not None and self.follow(self._heard):
+            self._heard = None
 
     def take_back(self) -> None:
         """Go back to the durable progress: copies behind it may be cut."""
@@ -271,6 +288,8 @@ class TimerService:
         if not self.enabled or self._worker is None:
             return
         now = self._clock()
+        if self._follows:
+            self._follow_heard()
         self._note()
         if not self._flush_ms - _FLUSH_MS <= now < self._flush_ms and not self._worker.pending:
             self._flush_ms = now + _FLUSH_MS
@@ -465,9 +484,12 @@ class TimerService:
                 return True
         if not self._planned:
             self._plan(walk)
-        rows = self._next_rows(
-            walk, range(self._row, -1, -1) if not self._markers else reversed(self._markers)
-        )
+        if self._markers:
+            rows = self._next_rows(walk, reversed(self._markers))
+        elif self._skip_rows(walk):
+            return True
+        else:
+            rows = self._next_rows(walk, range(self._row, max(self._row - _SCAN_MAX, -1), -1))
         if not rows:
             timers.finish(walk)
             self._earlier = self._earlier + self._skip + self._done if timers.read_ms == walk.slot_ms else 0
@@ -518,14 +540,23 @@ class TimerService:
             log.error(
                 "timers of a slot are lost", time_ms=walk.slot_ms, found=len(walk.offsets), reason=walk.damage
             )
-        self._markers = walk.markers()
+        self._markers = walk.markers
         self._row = len(walk.magics) - 1
         if walk.slot_ms != self._skip_ms:
             self._skip, self._skip_ms = self._begun.pop(walk.slot_ms, 0), walk.slot_ms
-        left = self._skip
-        while left and self._row >= 0:
-            left -= not is_delete(walk.magics[self._row])
-            self._row -= 1
+        self._left = self._skip
+        if not walk.markers:
+            self._row, self._left = max(self._row - self._left, -1), 0
+
+    def _skip_rows(self, walk: Walk) -> bool:
+        """Pass the rows of markers, and of messages that are delivered, a bounded number; whether more may follow."""
+        row, left, magics = self._row, self._left, walk.magics
+        last = max(row - _SCAN_MAX, -1)
+        while row > last and (left or is_delete(magics[row])):
+            left -= left > 0 and not is_delete(magics[row])
+            row -= 1
+        self._row, self._left = row, left
+        return row == last and row >= 0
 
     def _next_rows(self, walk: Walk, waiting: Iterable[int]) -> list[int]:
         """Return the next rows to read, markers or messages, the oldest first."""

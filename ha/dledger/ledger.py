@@ -46,11 +46,13 @@ from ha.raft.types import (
     Effects,
     Event,
     Fetched,
+    Leaving,
     Link,
     Linked,
     MemberId,
     Message,
     Point,
+    ReadAsked,
     Received,
     Role,
     Run,
@@ -59,6 +61,8 @@ from ha.raft.types import (
     Standing,
     Stuck,
     Tick,
+    TransferAsked,
+    TransferResult,
 )
 from ropewalk.errors import RemoteProtocolError, RopewalkError
 from ropewalk.format.dledger.frame import encode_head_with
@@ -138,6 +142,12 @@ class LedgerShell:
         self._showing: Point | None = None
         """The commit point through which the store is being shown."""
         self._snapshots_said: set[MemberId] = set()
+        self._readers: list[Callable[[bool], None]] = []
+        """Reads of this turn, which are one to the core."""
+        self._reads: dict[int, list[Callable[[bool], None]]] = {}
+        self._read_number = 0
+        self._transfers: dict[int, Callable[[TransferResult], None]] = {}
+        """Who waits for the outcome of a transfer, by its token."""
         storage.on_stuck = lambda stuck: self._tell(Stuck(stuck))
 
     @property
@@ -159,6 +169,10 @@ class LedgerShell:
         self._refuse_to_go_on()
         if self._opening is not None:
             self._open_term(self._opening)
+        if self._readers:
+            self._read_number += 1
+            self._reads[self._read_number], self._readers = self._readers, []
+            self._tell(ReadAsked(self._read_number, self._now()))
         self._drain()
         self._flush()
         if self._commits or self._showing is not None:
@@ -180,6 +194,30 @@ class LedgerShell:
         self._tell(Tick(now, late, self._rng.random()))
         if self._commits or self._needs_flush or self._opening is not None:  # outside of any turn
             self._wake()
+
+    def transfer(self, target: MemberId, done: Callable[[TransferResult], None]) -> None:
+        """Hand the lead over to a member, or to the one that lacks least (""); `done` is told the outcome.
+
+        That is at once where this member may not, and after one election timeout at the latest.
+        """
+        token = len(self._transfers)
+        while token in self._transfers:
+            token += 1
+        self._transfers[token] = done
+        self._tell(TransferAsked(token, target, self._now()))
+        self._wake()
+
+    def read(self, done: Callable[[bool], None]) -> None:
+        """Have `done(True)` called when the shown state may be read as the newest there is; it must read at once.
+
+        `done(False)` comes after two seconds without a leader that could say so.
+        """
+        self._readers.append(done)
+        self._wake()
+
+    def leave(self) -> None:
+        """Neither campaign nor take the lead over any more: this member is about to stop."""
+        self._tell(Leaving())
 
     def close(self) -> None:
         """End all links."""
@@ -272,6 +310,11 @@ class LedgerShell:
             self._commits.append(effects.commit)
         if effects.doubt_over:
             storage.end_doubt()
+        for token, result in effects.done:
+            self._transfers.pop(token)(result)
+        for token, ok in effects.reads:
+            for done in self._reads.pop(token):
+                done(ok)
 
     def _saved(self, ballot: Ballot) -> None:
         self._tell(Saved(ballot))
@@ -358,8 +401,8 @@ class LedgerShell:
             self._showing = None
         if shown.index > self.shown.index:
             self.shown = shown
+            self.on_shown(shown)  # first: whoever waits for the point reads the state through it
             self._tell(Applied(shown))
-            self.on_shown(shown)
 
     # -- people ------------------------------------------------------------------------------------------
 

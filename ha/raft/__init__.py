@@ -23,11 +23,13 @@ To be read in this order:
     handler.py      a follower: match, conflict, commit
     dispatcher.py   a leader: what each peer is sent
     leadership.py   what a leader has and loses with its term
+    reads.py        when a state may be read as the newest there is
+    transfer.py     how a leader hands over, and to whom
     node.py         where the parts meet: `step`
     rules.py        what is asserted after every step
     frames.py       messages as the frames of ropewalk/format/dledger/frame.py
 
-`draft.py` collects the effects of a step. Places that are left open: an event for each of reads, transfers, changes of
-members and installed snapshots enters in `RaftNode.step` and has a part of its own (reads.py, transfer.py,
-membership.py, snapshot.py); a configuration that changes enters where `LogState` adds and cuts.
+`draft.py` collects the effects of a step. Places that are left open: an event for each of changes of members and
+installed snapshots enters in `RaftNode.step` and has a part of its own (membership.py, snapshot.py); a configuration
+that changes enters where `LogState` adds and cuts.
 """

@@ -72,6 +72,7 @@ class EntryDispatcher:
         "_waiting",
         "_window",
         "_window_bytes",
+        "is_able",
         "is_linked",
         "match",
         "next",
@@ -85,6 +86,8 @@ class EntryDispatcher:
         self.next = end.index + 1
         self.match = -1
         self.is_linked = is_linked
+        self.is_able = True
+        """Whether the peer would take the lead, as it said last."""
         self._settings = settings
         self._window: deque[tuple[int, int, int]] = deque()
         """Of each frame on its way: its last index, its size, when it left."""
@@ -173,6 +176,7 @@ class EntryDispatcher:
 
     def heard(self, answer: HeartbeatAnswer, log: LogState, now: int) -> bool:
         """Handle a heartbeat's answer, which shows a peer's restart and lost frames. Return whether `match` moved."""
+        self.is_able = answer.able
         asked = self._asked.pop(answer.round, -1)
         if answer.last < asked:
             self.probe(self.match + 1)  # it forgot what it had compared: it was started again (issue 61)

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from ha.raft.types import NO_EFFECTS, Ballot, Config, Effects, MemberId, Message, Point, Run, Standing
+from ha.raft.types import (
+    NO_EFFECTS,
+    Ballot,
+    Config,
+    Effects,
+    MemberId,
+    Message,
+    Point,
+    Run,
+    Standing,
+    TransferResult,
+)
 
 
 class Draft:
@@ -11,10 +22,12 @@ class Draft:
     __slots__ = (
         "commit",
         "cut",
+        "done",
         "doubt_over",
         "fetches",
         "open_term",
         "place",
+        "reads",
         "role",
         "save",
         "sends",
@@ -32,6 +45,8 @@ class Draft:
         self.snapshot_to: list[MemberId] = []
         self.commit: Point | None = None
         self.doubt_over = False
+        self.done: list[tuple[int, TransferResult]] = []
+        self.reads: list[tuple[int, bool]] = []
 
     def send(self, peer: MemberId, message: Message) -> None:
         """Send a message in this step."""
@@ -42,7 +57,7 @@ class Draft:
         if not (
             self.sends or self.save or self.cut or self.place or self.role or self.commit or self.fetches
         ):
-            if not (self.open_term or self.snapshot_to or self.doubt_over):
+            if not (self.open_term or self.snapshot_to or self.doubt_over or self.done or self.reads):
                 return NO_EFFECTS
         return Effects(
             self.save,
@@ -55,4 +70,6 @@ class Draft:
             tuple(self.snapshot_to),
             self.commit,
             self.doubt_over,
+            tuple(self.done),
+            tuple(self.reads),
         )

@@ -27,7 +27,10 @@ leaves in the step that hears that the ballot is on disk (rules 1 and 2).
 DLedger looks at the log first, so a candidate with an old log never learns of a newer term, and a leader that ignores
 higher terms in answers lives beside it for ever (issue 325). REJECT_TERM_NOT_READY is never given: a higher term is
 taken over and voted in within one step. REJECT_TERM_SMALL_THAN_LEDGER cannot arise: no term is below the last entry's.
-REJECT_TAKING_LEADERSHIP comes with transfers.
+REJECT_TAKING_LEADERSHIP is never given: a member that takes the lead has voted, for itself.
+
+A leader that hands over (`transfer.py`) tells one follower to campaign at once. Its votes say `transfer`: the leader
+itself asked for them, so they are not refused for its sake.
 """
 
 from __future__ import annotations
@@ -76,11 +79,13 @@ class Election:
         "_answers",
         "_draw",
         "_held",
+        "_is_handed_over",
         "_skipped",
         "ballot",
         "campaign",
         "deadline",
         "doubt",
+        "is_leaving",
         "leader",
         "leader_heard",
         "me",
@@ -108,11 +113,15 @@ class Election:
         self.doubt = doubt
         """The furthest entry that recovery saw behind a hole: it may have been confirmed."""
         self.stuck = False
+        self.is_leaving = False
+        """Whether this member is about to stop: it does not campaign any more."""
         self.now = 0
         self.leader_heard = NEVER
         self.deadline: int | None = None
         self._draw = 0.0
         self._skipped = False
+        self._is_handed_over = False
+        """Whether the leader itself asked for this campaign."""
         self._answers: dict[MemberId, VoteResult] = {}
         self._held: list[tuple[Ballot, MemberId, Message]] = []
 
@@ -169,6 +178,7 @@ class Election:
         self.leader = None
         self.leader_heard = NEVER
         self.campaign = Campaign.NONE
+        self._is_handed_over = False
 
     def heard_leader(self, leader: MemberId) -> None:
         """Note a message of the leader of this term: follow it, and wait a whole timeout from now on."""
@@ -223,7 +233,7 @@ class Election:
             return
         if self.now < self.deadline:
             return
-        if self.stuck or self.me not in self.quorum.voters:
+        if self.stuck or self.is_leaving or self.me not in self.quorum.voters:
             self.set_deadline()
         elif unindexed > INDEX_FIRST_BYTES and not self._skipped:
             self._skipped = True
@@ -233,12 +243,32 @@ class Election:
             self._ask(Campaign.PRE_VOTE, self.term + 1, log, draft)
             self.set_deadline()
 
+    def is_able(self, unindexed: int) -> bool:
+        """Return whether this member could lead soon, with so many bytes to index before it opens (rule 8)."""
+        return (
+            not self.stuck
+            and not self.is_leaving
+            and self.me in self.quorum.voters
+            and unindexed <= INDEX_FIRST_BYTES
+        )
+
+    def take_lead(self, unindexed: int, draft: Draft) -> None:
+        """Campaign at once, since the leader hands over: it has seen that this log lacks nothing."""
+        if not self.is_able(unindexed):
+            return
+        self.become_candidate(f"{self.leader} hands over")
+        self._is_handed_over = True
+        self._save(Ballot(self.term + 1, self.me), draft)
+        self.campaign = Campaign.SAVING
+        self.set_deadline()
+
     def _ask(self, campaign: Campaign, term: int, log: LogState, draft: Draft) -> None:
         self.campaign = campaign
         last = log.end
         is_in_doubt = self.doubt is not None and _is_longer(self.doubt, last.term, last.index)
         self._answers = {self.me: VoteResult.ACCEPT_WITH_RESERVE if is_in_doubt else VoteResult.ACCEPT}
-        vote = Vote(term, last.index, last.term, pre=campaign is Campaign.PRE_VOTE)
+        is_pre = campaign is Campaign.PRE_VOTE
+        vote = Vote(term, last.index, last.term, pre=is_pre, transfer=self._is_handed_over)
         for peer in self.quorum.voters:
             if peer != self.me:
                 draft.send(peer, vote)

@@ -13,13 +13,16 @@ from ha.raft.types import (
     HeartbeatAnswer,
     Message,
     Point,
+    Read,
+    ReadAnswer,
     Run,
+    TakeLead,
     Vote,
     VoteAnswer,
     VoteResult,
 )
 from ropewalk.errors import RemoteProtocolError
-from ropewalk.format.dledger.frame import OK, PRE, ROLLED, TRANSFER, Frame, Kind
+from ropewalk.format.dledger.frame import OK, PRE, ROLLED, TRANSFER, UNABLE, Frame, Kind
 
 Numbers = tuple[int, int, int, int, int, int]
 
@@ -36,13 +39,20 @@ def to_fields(message: Message) -> tuple[Kind, int, int, Numbers]:
             return Kind.APPEND_ANSWER, OK if ok else 0, 0, (term, durable, last, hint_term, prev_index, 0)
         case Heartbeat(term, commit, number):
             return Kind.HEARTBEAT, 0, number & 0xFFFFFFFF, (term, commit, 0, 0, 0, 0)
-        case HeartbeatAnswer(term, number, last, durable):
-            return Kind.HEARTBEAT_ANSWER, 0, number & 0xFFFFFFFF, (term, last, durable, 0, 0, 0)
+        case HeartbeatAnswer(term, number, last, durable, able):
+            flags = 0 if able else UNABLE
+            return Kind.HEARTBEAT_ANSWER, flags, number & 0xFFFFFFFF, (term, last, durable, 0, 0, 0)
         case Vote(term, last_index, last_term, pre, transfer):
             flags = (PRE if pre else 0) | (TRANSFER if transfer else 0)
             return Kind.VOTE, flags, 0, (term, last_index, last_term, 0, 0, 0)
         case VoteAnswer(term, pre, result):
             return Kind.VOTE_ANSWER, PRE if pre else 0, result, (term, 0, 0, 0, 0, 0)
+        case TakeLead(term):
+            return Kind.TAKE_LEAD, 0, 0, (term, 0, 0, 0, 0, 0)
+        case Read(term, number):
+            return Kind.READ, 0, number & 0xFFFFFFFF, (term, 0, 0, 0, 0, 0)
+        case ReadAnswer(term, number, index):
+            return Kind.READ_ANSWER, 0, number & 0xFFFFFFFF, (term, index, 0, 0, 0, 0)
 
 
 def from_frame(frame: Frame, segment_size: int) -> Message:
@@ -59,13 +69,19 @@ def from_frame(frame: Frame, segment_size: int) -> Message:
         case Kind.HEARTBEAT:
             return Heartbeat(first, second, frame.count)
         case Kind.HEARTBEAT_ANSWER:
-            return HeartbeatAnswer(first, frame.count, second, third)
+            return HeartbeatAnswer(first, frame.count, second, third, not frame.flags & UNABLE)
         case Kind.VOTE:
             return Vote(first, second, third, bool(frame.flags & PRE), bool(frame.flags & TRANSFER))
         case Kind.VOTE_ANSWER:
             if frame.count > max(VoteResult):
                 raise RemoteProtocolError(f"no vote is answered with {frame.count}")
             return VoteAnswer(first, bool(frame.flags & PRE), VoteResult(frame.count))
+        case Kind.TAKE_LEAD:
+            return TakeLead(first)
+        case Kind.READ:
+            return Read(first, frame.count)
+        case Kind.READ_ANSWER:
+            return ReadAnswer(first, frame.count, second)
         case Kind.PING:
             raise RemoteProtocolError("a PING is for the link, and no message of the core")
 

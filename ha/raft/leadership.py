@@ -13,6 +13,7 @@ from ha.raft.dispatcher import EntryDispatcher, RecentRuns
 from ha.raft.draft import Draft
 from ha.raft.log_state import LogState
 from ha.raft.quorum import QuorumAckChecker
+from ha.raft.reads import Reads
 from ha.raft.types import Heartbeat, MemberId, Point, Run, Settings
 
 NEVER = -(1 << 60)
@@ -62,6 +63,10 @@ class Leadership:
         """Note a message of this term."""
         self._heard[peer] = now
 
+    def heard_at(self, peer: MemberId) -> int:
+        """Return when a peer was heard last, or this leadership began."""
+        return self._heard[peer]
+
     def was_late(self, late: int) -> None:
         """Note that the own loop was deaf for so long: what was sent to it meanwhile is still unread."""
         for peer in self._heard:
@@ -92,15 +97,18 @@ class Leadership:
         return index
 
     def send_what_is_due(
-        self, quorum: QuorumAckChecker, log: LogState, stuck: bool, now: int, draft: Draft
+        self, quorum: QuorumAckChecker, log: LogState, stuck: bool, reads: Reads, now: int, draft: Draft
     ) -> None:
         """Fill in the messages and reads that are due at the end of a leader's step."""
         if not self._is_opening and not log.is_cutting and not stuck:
             self._is_opening = True
             draft.open_term = quorum.config
-        if now - self._heartbeat_at >= self._settings.heartbeat_ms:
+        is_open = 0 <= self.term_first <= log.commit.index
+        if now - self._heartbeat_at >= self._settings.heartbeat_ms or (is_open and reads.wants_round):
             self._heartbeat_at = now
             self._round += 1
+            if is_open:
+                reads.round_left(self._round, log.commit.index)
             for peer, dispatcher in self.dispatchers.items():
                 dispatcher.heartbeat_left(self._round)
                 draft.send(peer, Heartbeat(self.term, log.commit.index, self._round))

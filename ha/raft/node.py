@@ -11,7 +11,7 @@ Every message is judged by its link and its term before anything else (rule 6):
 
 The parts decide one thing each and know nothing of each other: `Election` who leads, `EntryHandler` what an Append does
 to the log, an `EntryDispatcher` what a peer is sent, `QuorumAckChecker` what a majority has, `LogState` what is in the
-log. Here they meet.
+log, `Transfers` how a leader hands over, `Reads` when a state may be read as the newest. Here they meet.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from ha.raft.handler import EntryHandler, Refusal
 from ha.raft.leadership import Leadership
 from ha.raft.log_state import LogState
 from ha.raft.quorum import QuorumAckChecker
+from ha.raft.reads import Reads
 from ha.raft.rules import Rules
 from ha.raft.terms import Row, TermTable
+from ha.raft.transfer import Transfers
 from ha.raft.types import (
     NOTHING,
     Append,
@@ -42,11 +44,15 @@ from ha.raft.types import (
     Fetched,
     Heartbeat,
     HeartbeatAnswer,
+    Leaving,
     Link,
     Linked,
     MemberId,
     Message,
     Point,
+    Read,
+    ReadAnswer,
+    ReadAsked,
     Received,
     Role,
     Run,
@@ -55,11 +61,17 @@ from ha.raft.types import (
     SnapshotSent,
     Standing,
     Stuck,
+    TakeLead,
     Tick,
+    TransferAsked,
     Vote,
     VoteAnswer,
 )
 from ropewalk.errors import RemoteProtocolError
+
+PENDING_FULL = "LEADER_PENDING_FULL"
+TRANSFERRING = "LEADER_TRANSFERRING"
+"""`Standing.why` of a leader that takes no messages: too much is pending, or it hands over."""
 
 
 class RaftNode:
@@ -93,6 +105,8 @@ class RaftNode:
         self.log = LogState(TermTable(rows), end, commit)
         self.handler = EntryHandler()
         self.leadership: Leadership | None = None
+        self.transfers = Transfers(me, settings)
+        self.reads = Reads(me, settings.heartbeat_ms, self._answer)
         self.applied = commit
         self._links: dict[tuple[MemberId, Link], int] = {}
         self._said = -1
@@ -179,6 +193,23 @@ class RaftNode:
                     f"rule 12: {event} is behind {self.log.commit}"
                 )
                 self.applied = event.point
+            case TransferAsked():
+                self._advance_clock(event.now)
+                self.transfers.ask(
+                    event.token,
+                    event.target,
+                    self.leadership,
+                    self.quorum,
+                    self.log,
+                    self.applied,
+                    self.now,
+                    draft,
+                )
+            case ReadAsked():
+                self._advance_clock(event.now)
+                self.reads.ask(event.token, self.now)
+            case Leaving():
+                self.election.is_leaving = True
             case SnapshotSent():
                 if (dispatcher := self.dispatchers.get(event.peer)) is not None:
                     dispatcher.snapshot_sent(event.point, event.ok)
@@ -221,15 +252,28 @@ class RaftNode:
                 self._follow(peer)
                 self.handler.heard_commit(message.commit)
                 self._commit_as_follower(draft)
-                answer = HeartbeatAnswer(self.term, message.round, self.handler.matched, self._confirmed)
+                able = self.election.is_able(self._unindexed)
+                answer = HeartbeatAnswer(
+                    self.term, message.round, self.handler.matched, self._confirmed, able
+                )
                 self._answer(draft, peer, answer)
             case HeartbeatAnswer():
+                self.reads.round_answered(peer, message.round)
                 if (dispatcher := self._dispatcher(peer)) is not None and dispatcher.heard(
                     message, self.log, self.now
                 ):
                     self._commit_as_leader(draft)
             case VoteAnswer():
                 self.election.answered(peer, message, self.log, draft)
+            case Read():
+                if self.leadership is not None:
+                    is_open = 0 <= self.term_first <= self.log.commit.index
+                    self.reads.forwarded(peer, message.number, is_open, self.term, draft)
+            case ReadAnswer():
+                self.reads.answered(message, self.now)
+            case TakeLead():
+                self._follow(peer)
+                self.election.take_lead(self._unindexed, draft)
 
     def _answer_an_old_leader(self, peer: MemberId, message: Message, draft: Draft) -> None:
         # A leader of an older term has to hear of the newer one, or it would lead for ever beside a member that
@@ -332,8 +376,15 @@ class RaftNode:
             leadership.was_late(event.late)
         elif leadership is not None and not leadership.hears_majority(self.quorum, self.now):
             self.election.become_candidate("no majority was heard for an election timeout")
-        unindexed = self.log.end.pos - self.applied.pos
-        self.election.tick(event.late, event.draw, self.log, unindexed, draft)
+        self.election.tick(event.late, event.draw, self.log, self._unindexed, draft)
+        led = self.leadership if self.role is Role.LEADER else None
+        self.reads.tick(self.now, draft)
+        self.transfers.tick(led, self.quorum, self.log, self.applied, self.now, draft)
+
+    @property
+    def _unindexed(self) -> int:
+        """Return how many bytes this member would have to index before it could open a term."""
+        return self.log.end.pos - self.applied.pos
 
     def _linked(self, event: Linked) -> None:
         key = (event.peer, event.kind)
@@ -349,14 +400,20 @@ class RaftNode:
     # -- the end of a step -------------------------------------------------------------------------------
 
     def _conclude(self, draft: Draft) -> None:
+        self.reads.changed(self.leader, self.term, self.now)
         if self.role is not Role.LEADER:
             self.leadership = None
+            self.transfers.followed(self.leader, self.term, self.now, draft)
         else:
             if self.leadership is None:
+                self.transfers.followed(self.me, self.term, self.now, draft)
                 self.leadership = Leadership(
                     self.me, self.term, self.peers, self.settings, self.log.end, self._is_linked, self.now
                 )
-            self.leadership.send_what_is_due(self.quorum, self.log, self.election.stuck, self.now, draft)
+            stuck = self.election.stuck
+            self.leadership.send_what_is_due(self.quorum, self.log, stuck, self.reads, self.now, draft)
+            self.transfers.send_what_is_due(self.leadership, self.log, self.applied, self.now, draft)
+        self.reads.conclude(self.quorum, self.applied.index, self.now, draft)
         self._show(draft)
 
     def _is_linked(self, peer: MemberId) -> bool:
@@ -369,7 +426,9 @@ class RaftNode:
             if self.term_first < 0 or self.applied.index < self.term_first:
                 why = "the term's first entry is not applied"
             elif self.log.uncommitted_bytes > self.settings.pending_bytes_max:
-                why = "LEADER_PENDING_FULL"
+                why = PENDING_FULL
+            elif self.transfers.fences(self.term):
+                why = TRANSFERRING
             else:
                 may_append = True
         shown = self._shown
@@ -379,6 +438,7 @@ class RaftNode:
             or shown.role is not election.role
             or shown.term != election.ballot.term
             or shown.leader != election.leader
+            or (election.role is Role.LEADER and not may_append and shown.why != why)
         ):
             self._shown = draft.role = Standing(election.role, self.term, election.leader, may_append, why)
 

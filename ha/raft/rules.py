@@ -1,4 +1,4 @@
-"""The twelve rules of this core, as assertions that stay on in production. `RaftNode.step` ends with `check`.
+"""The rules of this core, as assertions that stay on in production. `RaftNode.step` ends with `check`.
 
      1  nothing that is sent depends on a write that is under way          here
      2  a vote or an answer leaves under a saved ballot; what it           here
@@ -14,6 +14,8 @@
     11  the window of a peer is bounded                                    here
     12  one vote in a term; terms and commit never fall;                   here; votes and their order in election.py
         applied <= commit <= end; match < next
+    13  the lead is handed to a member that has everything,           here
+        by a leader that takes no messages meanwhile
 
 A member that fails one has lost track of its own state, and must stop rather than vote or answer again.
 """
@@ -38,6 +40,7 @@ from ha.raft.types import (
     Role,
     Settings,
     Standing,
+    TakeLead,
     Vote,
     VoteAnswer,
     VoteResult,
@@ -121,6 +124,9 @@ class Rules:
                     f"rule 2: {message}, but {node.log.durable} is on disk"
                 )
                 needed = Ballot(message.term)
+            case TakeLead():
+                self.rule_13_the_lead_goes_to_a_member_that_has_everything(peer)
+                needed = Ballot(message.term)
             case _:
                 needed = Ballot(message.term)
         assert saved.covers(needed), f"rule 1: {message} to {peer} needs {needed}, saved is {saved}"
@@ -185,3 +191,10 @@ class Rules:
             f"rule 12: commit fell from {self._commit} to {log.commit.index}"
         )
         self._ballot, self._commit = ballot, log.commit.index
+
+    def rule_13_the_lead_goes_to_a_member_that_has_everything(self, peer: MemberId) -> None:
+        """A member that is told to lead has all entries on its disk; all are applied here, and none is taken."""
+        node = self._node
+        has, end, applied = node.dispatchers[peer].match, node.log.end.index, node.applied.index
+        assert has == end == applied, f"rule 13: {peer} has {has} of {end}, {applied} are applied"
+        assert node.standing is not None and not node.standing.may_append, "rule 13: messages are still taken"

@@ -146,6 +146,8 @@ class Settings(Struct, frozen=True):
     preferred: tuple[MemberId, ...] = ()
     """`preferredLeaderId`: these members campaign before the others."""
     lease_reads: bool = False
+    transfer_lag_max: int = 1000
+    """A member that lacks as many entries is not handed the lead: producers would wait for it."""
 
 
 # -- messages --------------------------------------------------------------------------------------------
@@ -190,6 +192,8 @@ class HeartbeatAnswer(Struct, frozen=True):
     round: int
     last: int
     durable: int
+    able: bool = True
+    """Whether the follower would take the lead if it were handed over."""
 
 
 class Vote(Struct, frozen=True):
@@ -211,7 +215,49 @@ class VoteAnswer(Struct, frozen=True):
     result: VoteResult
 
 
-Message = Append | AppendAnswer | Heartbeat | HeartbeatAnswer | Vote | VoteAnswer
+class TakeLead(Struct, frozen=True):
+    """The leader hands over: campaign at once, nobody will protect this leader. JRaft's TimeoutNow."""
+
+    term: int
+
+
+class Read(Struct, frozen=True):
+    """A follower asks for an index: a state in which it is applied may be read, now, as the newest."""
+
+    term: int
+    number: int
+    """Of this question, among those of this follower."""
+
+
+class ReadAnswer(Struct, frozen=True):
+    """The leader's answer to a `Read`."""
+
+    term: int
+    number: int
+    index: int
+    """-1: the leader has not committed an entry of its own term yet."""
+
+
+Message = (
+    Append | AppendAnswer | Heartbeat | HeartbeatAnswer | Vote | VoteAnswer | TakeLead | Read | ReadAnswer
+)
+
+
+class TransferResult(Enum):
+    """The outcome of a transfer of the lead. The names are DLedger's, but for those that it lacks."""
+
+    SUCCESS = "SUCCESS"
+    NOT_LEADER = "NOT_LEADER"
+    NOT_READY = "NOT_READY"
+    """The leader has not opened its term yet."""
+    UNKNOWN_MEMBER = "UNKNOWN_MEMBER"
+    UNREACHABLE = "UNREACHABLE"
+    """The link to the target is down, or it has not been heard, or it says that it cannot lead now."""
+    FALL_BEHIND_TOO_MUCH = "FALL_BEHIND_TOO_MUCH"
+    LEADER_TRANSFERRING = "LEADER_TRANSFERRING"
+    TAKE_LEADERSHIP_FAILED = "TAKE_LEADERSHIP_FAILED"
+    """The target did not lead in time; the leader goes on, or another member leads."""
+
 
 # -- events ----------------------------------------------------------------------------------------------
 
@@ -293,6 +339,26 @@ class Applied(Struct, frozen=True):
     point: Point
 
 
+class TransferAsked(Struct, frozen=True):
+    """Another member is to lead; `Effects.done` has the outcome, under the same token."""
+
+    token: int
+    target: MemberId
+    """"": the member that lacks least."""
+    now: int
+
+
+class ReadAsked(Struct, frozen=True):
+    """The broker wants to read its state as the newest there is; `Effects.reads` says when it may."""
+
+    token: int
+    now: int
+
+
+class Leaving(Struct, frozen=True):
+    """The member is about to stop: from now on it neither campaigns nor takes the lead over."""
+
+
 class SnapshotSent(Struct, frozen=True):
     """A snapshot through `point` was installed by the peer, or could not be."""
 
@@ -303,7 +369,20 @@ class SnapshotSent(Struct, frozen=True):
 
 
 Event = (
-    Tick | Received | Linked | Saved | Durable | CutDone | Stuck | Appended | Fetched | Applied | SnapshotSent
+    Tick
+    | Received
+    | Linked
+    | Saved
+    | Durable
+    | CutDone
+    | Stuck
+    | Appended
+    | Fetched
+    | Applied
+    | SnapshotSent
+    | TransferAsked
+    | ReadAsked
+    | Leaving
 )
 
 
@@ -329,6 +408,10 @@ class Effects(Struct, frozen=True):
     commit: Point | None = None
     doubt_over: bool = False
     """The log has reached a leader's commit index: the note of a doubtful recovery is no longer needed."""
+    done: tuple[tuple[int, TransferResult], ...] = ()
+    """(token, outcome) of transfers that were asked for."""
+    reads: tuple[tuple[int, bool], ...] = ()
+    """(token, ok) of reads: read now, while this step is carried out; or refuse, since its time has passed."""
 
 
 NO_EFFECTS: Final = Effects()

@@ -276,13 +276,14 @@ class SinkInitHeader(msgspec.Struct, rename="camel"):
 
 
 class SinkStateHeader(msgspec.Struct, rename="camel"):
-    """The answer to 30030: the new epoch, and the batch that was committed last."""
+    """The answer to 30030: the new epoch, the batch that was committed last, and the query that the sink belongs to."""
 
     epoch: I64
     query: str = ""
     batch: I64 = -1
     digest: str = ""
     brokers: str = ""
+    owner: str = ""
 
 
 class SinkAppendHeader(msgspec.Struct, rename="camel"):
@@ -327,6 +328,13 @@ class SinkHeader(msgspec.Struct, rename="camel"):
     """The header of code 30034."""
 
     sink_id: str
+
+
+class LedgerTransferHeader(msgspec.Struct, rename="camel"):
+    """The header of code 30041."""
+
+    to: str = ""
+    """The member that is to lead; empty: the one that lacks least."""
 
 
 class PullResponseHeader(msgspec.Struct, rename="camel"):

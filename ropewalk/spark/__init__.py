@@ -86,6 +86,8 @@ def read(
     for name, moment in (("startingTimestamp", since), ("endingTimestamp", until)):
         if moment is not None:
             given[name] = _in_zone(spark, moment)
+    if since is not None:  # there is nothing to read in a queue whose last message is older
+        given.setdefault("startingOffsetsByTimestampStrategy", "latest")
     if tags is not None:
         given["filterTags"] = " || ".join(tags)
     register(spark)

@@ -332,7 +332,7 @@ _USE_TEXT: Final[dict[str, str]] = {"read": "batch reads", "stream": "streaming 
 # What Spark itself puts beside a source's options.
 _OF_SPARK: Final = frozenset(("checkpointlocation", "queryname", "outputmode", "serialization.format"))
 _NOTHING: Final = (
-    "no options were given. A table whose columns are listed has none when it is read: leave the columns out "
+    "no options were given. A table whose columns are listed has none when it is used: leave the columns out "
     "(CREATE TABLE name USING ropewalk OPTIONS (...); option columns chooses some)"
 )
 _SECRETS: Final[dict[str, tuple[str, str]]] = {
@@ -424,6 +424,11 @@ def _check_combinations(options: Options, given: Mapping[str, str], use: Use) ->
         if options.delivery == "exactly-once" and options.sink_id is None:
             raise BadOption(
                 "delivery=exactly-once needs option sinkId, a name that stays the same over restarts"
+            )
+        if options.sink_id is not None and options.delivery != "exactly-once":
+            raise BadOption(
+                "option sinkId is for delivery=exactly-once, and without it rows are written at least once: "
+                "give both, or leave sinkId out"
             )
         return
     chosen = [name for name in ("topic", "subscribePattern", "assign") if name in given]

@@ -27,6 +27,7 @@ __all__ = ["RopewalkSource"]
 
 
 _READS: Final[tuple[Use, ...]] = ("read", "stream")
+_CHECKPOINT: Final = "checkpointlocation"
 _WRONG_USE: Final = "has no meaning in"
 
 
@@ -89,7 +90,8 @@ class RopewalkSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from ropewalk.spark.sink.writer import LiveStreamWriter
 
-        return LiveStreamWriter(self._options("write", schema), schema, overwrite)
+        checkpoint = next((text for name, text in self.options.items() if name.lower() == _CHECKPOINT), None)
+        return LiveStreamWriter(self._options("write", schema), schema, overwrite, checkpoint)
 
 
 def _struct(selection: Selection) -> StructType:

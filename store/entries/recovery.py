@@ -78,6 +78,9 @@ def recover(log: CommitLog, files: LedgerFiles, tails: Path, disk: Disk) -> Foun
         )
     if log.segments:
         findings += cut(log, end[2], tails, disk)
+    if ballot is None:
+        # Entries may reach the disk before the ballot of their term does, so there has to be one before the first.
+        files.save_ballot(0, "")
     return FoundEntries(ballot or (0, ""), end, commit, tuple(rows), doubt, tuple(findings))
 
 

@@ -476,16 +476,24 @@ class Disk:
 
     def replace_file(self, path: Path, data: bytes) -> None:
         """Durably replace a small file: temporary name, fsync, rename, directory fsync. Blocks."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self.make_directory(path.parent)
         temporary = path.with_name(path.name + ".tmp")
-        fd = self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        self.write_synced(temporary, data)
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    def write_synced(self, path: Path, data: bytes) -> None:
+        """Write a file anew, its bytes durable, its name not yet. Blocks."""
+        fd = self._open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             _write_all(fd, data)
             os.fsync(fd)
         finally:
             os.close(fd)
-        temporary.replace(path)
-        self.sync_directory(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name in its directory, in place of the file of that name. Not durable by itself."""
+        source.replace(target)
 
     def move(self, source: Path, target: Path) -> None:
         """Give a file another place on the same disk, durably. Blocks."""

@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+COPY_OF_A_MEMBER: Final = (
+    "stop another member, put a copy of its store in the place of this one (its log under this member's own dledger-ID "
+    "name, without `ropewalk/dledger/identity`), and start both"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,8 @@ class Counts:
 class Findings:
     """A collector of findings about one store."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, is_ledger: bool = False) -> None:
+        """`is_ledger` is said of the store of a DLedger member, which the other members' stores repair."""
         self.findings: list[Finding] = []
         self.lost: list[Lost] = []
         self.counts = Counts()
@@ -65,6 +72,7 @@ class Findings:
         self.messages_lost = 0
         """How many messages are known to have stood in lost stretches and holes."""
         self._root = root
+        self._is_ledger = is_ledger
 
     @property
     def lost_count(self) -> int:
@@ -88,6 +96,8 @@ class Findings:
     @property
     def repair(self) -> str:
         """The advice for bytes of the log that another copy has."""
+        if self._is_ledger:
+            return COPY_OF_A_MEMBER
         return (
             f"`ropewalk store repair {self._root} --to COPY --from OTHER` takes it from a replica or a backup"
         )
@@ -95,4 +105,6 @@ class Findings:
     @property
     def rebuild(self) -> str:
         """The advice for files that the log tells."""
+        if self._is_ledger:
+            return "move it away: the next start builds it again from the log"
         return f"`ropewalk store repair {self._root} --to COPY` builds it again from the log"

@@ -20,9 +20,10 @@ from ropewalk.format.record import decode_record
 from ropewalk.format.sidecar import Sidecar
 from store.index.file import index_names
 from store.log.commitlog import NAME_DIGITS
+from store.log.placing import ENTRY, PLAIN, Placing
 from store.message_store import StoreConfig
 from store.offline.dry_run_disk import DryRunDisk
-from store.offline.reader import UnreadableStore, log_folder
+from store.offline.reader import UnreadableStore, is_entry_log, log_folder
 from store.recovery.delay_levels import DEFAULT_LEVELS, DelayLevels
 
 _FIRST = struct.Struct(">iq")
@@ -45,6 +46,11 @@ class Layout:
     """The broker's table; None where nobody gave it. No file of a store holds it."""
     observed_levels: DelayLevels = DEFAULT_LEVELS
     """The table as entries of delayed messages show it, for what has to be built where none was given."""
+
+    @property
+    def placing(self) -> Placing:
+        """The placing of records in the log: entries in a DLedger member's."""
+        return ENTRY if is_entry_log(self.log_directory) else PLAIN
 
     def config(self, *, sync_flush: bool, checksum_block: int = 1) -> StoreConfig:
         """Return the configuration to open the store with. No index: it is judged at the broker's own start."""

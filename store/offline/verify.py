@@ -21,10 +21,12 @@ from ropewalk.format.sidecar import Sidecar, block_sum
 from store.log.commitlog import CommitLog
 from store.log.durable_bound import Bound, boot_id, decode_bound
 from store.log.limits import NO_LIMIT
+from store.log.placing import ENTRY
 from store.log.segment import Segment
 from store.offline.dry_run_disk import DryRunDisk
-from store.offline.findings import Counts, Finding, Findings, Lost
+from store.offline.findings import COPY_OF_A_MEMBER, Counts, Finding, Findings, Lost
 from store.offline.layout import Layout, log_names
+from store.offline.verify_entries import EntryCheck
 from store.offline.verify_index import IndexCheck
 from store.offline.verify_queues import Queue, QueueCheck
 from store.queues.deleted_topics import DeletedTopics
@@ -50,9 +52,11 @@ class Verification:
         progress: Callable[[int, int], None] = lambda _done, _all: None,
     ) -> None:
         self.layout = layout
-        self.report = Findings(layout.root)
+        self.entries = EntryCheck(layout) if layout.placing is ENTRY else None
+        """The check of entries and of the small files beside them; None for a plain log."""
+        self.report = Findings(layout.root, is_ledger=self.entries is not None)
         """Damage, notes, lost stretches and counts, as far as `run` has come."""
-        self.log = CommitLog(layout.log_directory, layout.segment_size, disk)
+        self.log = CommitLog(layout.log_directory, layout.segment_size, disk, layout.placing)
         self.queues: dict[tuple[str, int], Queue] = {}
         """Every queue that has files or records."""
         self.orphans: list[Path] = []
@@ -99,6 +103,8 @@ class Verification:
         try:
             self._deleted.load()
             self._read_small_files()
+            if self.entries is not None:
+                self.entries.read_small_files(self.report, self._disk)
             self._open_log()
             queues = QueueCheck(self.report, self.layout, self.log, self._deleted, self._disk)
             self.queues = queues.queues
@@ -112,12 +118,14 @@ class Verification:
                 abnormal=self._abnormal,
             )
             for seen in self._records():
-                queues.check(seen, self._entries_due)
+                queues.check(seen, self._due())
                 index.check(seen)
             index.finish(self.end)
             queues.finish(self.end)
             self._note_lost_messages()
             self._check_bound()
+            if self.entries is not None:
+                self.entries.finish(self.report)
             self._check_sidecars()
         finally:
             self.log.close(keep_spare=True)
@@ -176,7 +184,7 @@ class Verification:
             if found != size:
                 self.report.damage(path, f"byte {found}", f"{found} bytes, not {size}", self.report.repair)
                 self._cut_segments.add(base)
-            self.log._add(Segment(base, self._disk.open_mapped(path)))
+            self.log._add(Segment(base, self._disk.open_mapped(path), placing=self.layout.placing))
             self.report.counts.segments += 1
             end = base + size
 
@@ -184,6 +192,8 @@ class Verification:
         used = [
             segment for segment in self.log.segments if isinstance(scan_record(segment, 0), ScannedRecord)
         ]
+        if self.entries is not None:  # what is not committed may be replaced by a leader, sealed segments too
+            return max(self.log.min_offset, self.entries.commit_pos)
         sealed = used[-2].base_offset if len(used) > 1 else self.log.min_offset
         return max(sealed, self.bound.flushed if self.bound is not None else 0)
 
@@ -208,9 +218,10 @@ class Verification:
                 self.report.counts.records += 1
                 self.report.counts.record_bytes += seen.size
                 self.last_store_ms = max(self.last_store_ms, seen.store_timestamp)
+                if self.entries is not None:
+                    self.entries.check(self.report, segment, position)
                 yield seen
-                offset += seen.size
-                self.end = offset
+                offset = self.end = seen.end
                 if not self.report.counts.records & 1023:
                     self._progress(offset - segments[0].base_offset, total)
                 continue
@@ -224,11 +235,13 @@ class Verification:
             )  # fmt: skip
             if verdict is Verdict.LOG_ENDS:
                 return
-            end = following.offset if following is not None else segments[-1].end_offset
+            # Of the record that follows, the place: where the head of its entry is.
+            head_size = self.layout.placing.head_size
+            end = following.offset - head_size if following is not None else segments[-1].end_offset
             self._note_lost(segment, offset, end, seen, to_be_cut=verdict is Verdict.CUT, durable=durable)
             if following is None:
                 return
-            offset = following.offset
+            offset = end
         if self.end < durable:
             self.report.damage(
                 self.layout.log_directory,
@@ -253,23 +266,35 @@ class Verification:
         position = offset - segment.base_offset
         what = f"{seen.value} where a record should begin" if isinstance(seen, NoRecord) else "a torn record"
         place = f"byte {position} (log offset {offset})"
+        if self.entries is not None:
+            place = f"byte {position} (entry {self.entries.next_index}, log offset {offset})"
+            self.entries.passed_over()
         self.report.lost.append(Lost(offset, end, segment.file.path, position, what, to_be_cut))
         if segment.base_offset in self._cut_segments:
             return  # said already: the file has not all of its bytes
+        advice = f"`ropewalk store recover {self.layout.root}` says what can be done"
+        if self.entries is not None:
+            advice = f"the next start cuts the log here, and a leader sends the entries again; else {COPY_OF_A_MEMBER}"
         if to_be_cut:
             self.report.note(
                 segment.file.path, place, f"{what}, behind all that was promised to be durable",
-                f"the next start copies it aside and cuts it: `ropewalk store recover {self.layout.root}`",
+                "the next start copies it aside and cuts it"
+                + ("" if self.entries is not None else f": `ropewalk store recover {self.layout.root}`"),
             )  # fmt: skip
         elif offset >= durable:
             self.report.damage(
-                segment.file.path, place, f"{what}, and records follow at log offset {end}",
-                f"`ropewalk store recover {self.layout.root}` says what can be done",
+                segment.file.path, place, f"{what}, and records follow at log offset {end}", advice,
             )  # fmt: skip
         else:
             self.report.damage(
                 segment.file.path, place, f"{what}; damaged up to log offset {end}", self.report.repair
             )
+
+    def _due(self) -> int:
+        """Return the log offset before which the last record read must have its queue entry, if it is committed."""
+        if self.entries is not None and not self.entries.is_committed:
+            return 0
+        return self._entries_due
 
     def _set_entries_due(self) -> None:
         """Find the log offset before which every record must have its queue entry."""

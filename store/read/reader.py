@@ -97,6 +97,8 @@ class ReadLimits:
     """The distance from the end of the log that counts as memory: an estimate, 40 % of RAM by default."""
     warm_window: int = 256 << 20
     """The distance from the end of the log within which the loop may touch the map."""
+    catch_up_distance: int = 256 << 20
+    """The distance from the end of the log within which a consumer keeps up with it."""
 
 
 @dataclass(slots=True)
@@ -160,6 +162,18 @@ class Reader:
         """Reads that the disk refused, since the start."""
         self.findings: list[str] = []
         """Damage that reads came across, in words for people; the broker logs and clears it."""
+
+    def is_far_behind(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Tell whether a message stands at `offset`, and further than `catch_up_distance` from the log's end. HOT."""
+        if not queue.min_offset <= offset < queue.readable:
+            return False
+        entries = self._entries(queue, offset, 1)
+        if entries is None:
+            return True  # what is new is in memory
+        if len(entries) < ENTRY_SIZE:
+            return False
+        physical: int = ENTRY.unpack_from(entries)[0]
+        return physical < self._log.end_offset - self.limits.catch_up_distance
 
     def get_resident(
         self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int

@@ -26,7 +26,6 @@ Clock and disk are parameters, and nothing here waits: `flush` returns a job for
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -55,7 +54,7 @@ from store.timer.layout import (
 from store.timer.timer_log import BlockPlace, TimerLog
 from store.timer.wheel import TimerWheel
 
-_WALK_UNITS = 4_000
+_WALK_UNITS = 1_000
 """Units of one step of a walk: some 5 ms."""
 _DELAY_MAX_MS = 0x7FFFFFFF
 _IDLE_MS = 60_000
@@ -96,12 +95,10 @@ class Walk:
     magics: bytearray
     written: array[int]
     """Write times, ms."""
+    markers: list[int]
+    """Rows of units that cancel others and are no messages, the newest first."""
     damage: str = ""
     """Why the chain ends before its oldest unit; empty if it does not."""
-
-    def markers(self) -> list[int]:
-        """Return the rows of units that cancel others and are no messages, the newest first."""
-        return [match.start() for match in _deletes(self.magics)]
 
     @property
     def is_done(self) -> bool:
@@ -119,9 +116,6 @@ class Flushed:
     cleared_ms: int
     """Slots before this time were cleared when it began."""
     failure: str = ""
-
-
-_deletes = re.compile(rb"[\x04\x05\x0c\x0d]").finditer  # the magics for which `is_delete` holds
 
 
 def is_delete(magic: int) -> bool:
@@ -361,7 +355,9 @@ class TimerStore:
             slot = self.wheel.get(time)
             if slot.last != NONE:
                 stop, last = self._done_to, slot.last
-                return Walk(self.read_ms, last, stop, last, array("q"), array("i"), bytearray(), array("q"))
+                return Walk(
+                    self.read_ms, last, stop, last, array("q"), array("i"), bytearray(), array("q"), []
+                )
             time += 1
         return None
 
@@ -384,6 +380,8 @@ class TimerStore:
                 walk.damage = f"the unit at position {position} of the timer log is damaged"
                 walk.position = NONE
                 return None
+            if magic != MAGIC_DEFAULT and is_delete(magic):
+                walk.markers.append(len(walk.magics))
             walk.offsets.append(offset)
             walk.sizes.append(size)
             walk.magics.append(magic)

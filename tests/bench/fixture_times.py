@@ -67,7 +67,7 @@ def reset_gaps(folder: Path) -> list[float]:
     (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
     (folder / "test_inner.py").write_text(_INNER)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     gaps: list[float] = json.loads((folder / "gaps.json").read_text())
     return gaps

@@ -1,11 +1,13 @@
 """The figures of the store that need no other broker beside it, each beside what it should be.
 
-    python -m tests.bench.store_figures [--scale 1.0] [--only recovery,topics,backlog]
+    python -m tests.bench.store_figures [--scale 1.0] [--only recovery,topics,backlog,cold]
 
     recovery   a broker is killed with a gigabyte behind it: until its ready line, as the kill left it, and with bound,
                checkpoint and queue files gone, so that all of that gigabyte is read again
     topics     the same load over one topic of four queues and over ten thousand, each first in one of two rounds
     backlog    sends alone, and while four consumers drain a backlog that is in nobody's cache, first and last alone
+    cold       the same drain without sends, beside a plain read of the same files before and after it, and beside the
+               drain of a backlog that is in the page cache
 
 Every broker is a process of its own with its defaults, on free ports; the load is the bench's raw sender. One table,
 less than six minutes; `--scale 0.05` is for a first impression. What is written goes to a temporary directory.
@@ -48,6 +50,9 @@ QUEUES: Final = 4
 _SETTLE_S: Final = 5.0
 """Until a virtual machine has given memory back that was freed just now: who comes next would have it for nothing."""
 BACKLOG: Final = 4 << 30
+COLD: Final = 3 << 29
+COLD_WINDOW_S: Final = 2.0
+"""So long a drain of `COLD` bytes is measured: less than it takes."""
 FIXED_RATE: Final = 10_000.0
 OVERHEAD: Final = 91 + 80
 """Bytes of a record besides its body, about."""
@@ -369,6 +374,105 @@ def _sends(address: Address, pid: int, sending: Sending, window_s: float) -> Pro
     )  # fmt: skip
 
 
+# -- the disk's own speed ------------------------------------------------------------------------------
+
+
+def cold(bench: Bench) -> None:
+    size = int(COLD * bench.scale)
+    for body_size in (1024, 128):
+        with bench.folder(f"cold-{body_size}") as folder:
+            with broker_in(folder) as (_, address, _):
+                count = size // (body_size + OVERHEAD)
+                prepare.ensure_backlog(address, "cold", QUEUES, count, body_size)
+            segments = _segments(folder)
+            disk = [_read_plainly(segments, size)]
+            with broker_in(folder) as (broker, address, _):
+                drains: dict[str, list[Outcome]] = {"cold": [], "cached": []}
+                for state in ("cold", "cached", "cached", "cold"):
+                    if state == "cold":
+                        _forget_all(segments, size)
+                    else:
+                        _read_whole(segments, size)
+                    drains[state].append(_drain(bench, address, broker.process.pid, state, size))
+            disk.append(_read_plainly(segments, size))
+        rates = {
+            state: statistics.mean(one.megabytes_per_s for one in done) for state, done in drains.items()
+        }
+        what = f"{body_size} B in {QUEUES} queues"
+        note = f"{disk[0]:,.0f} before the drains, {disk[1]:,.0f} after them"
+        bench.add(
+            Figure(
+                f"{what}: the files read one after the other, cold", "MB/s", statistics.mean(disk), note=note
+            )
+        )
+        bench.add(
+            Figure(f"{what}: drained by 4 x 32, cold", "MB/s", rates["cold"], note=_costs(drains["cold"]))
+        )
+        bench.add(
+            Figure(
+                f"{what}: drained by 4 x 32, cached", "MB/s", rates["cached"], note=_costs(drains["cached"])
+            )
+        )
+        bench.add(Figure(f"{what}: cold next to the disk", "x", rates["cold"] / statistics.mean(disk), 0.8))
+        bench.add(Figure(f"{what}: cold next to cached", "x", rates["cold"] / rates["cached"]))
+
+
+def _read_whole(segments: Sequence[Path], size: int) -> float:
+    """Read so many bytes of the log with large reads; return how long it took, in seconds."""
+    buffer, left = bytearray(1 << 20), size
+    began = time.monotonic()
+    for path in segments:
+        with path.open("rb", buffering=0) as file:
+            while left > 0 and (got := file.readinto(buffer)):
+                left -= got
+    return time.monotonic() - began
+
+
+def _read_plainly(segments: Sequence[Path], size: int) -> float:
+    """Return the MB/s at which cold files are read one after the other."""
+    _forget_all(segments, size)
+    return size / _read_whole(segments, size) / 1e6
+
+
+def _forget_all(segments: Sequence[Path], size: int) -> None:
+    """Have the log leave the page cache. Raises `LoadFailed` if much of it stays: then nothing would be cold."""
+    for path in segments:
+        _forget_cached(path)
+    kept = looked = 0
+    for path in segments:
+        with path.open("rb", buffering=0) as file:
+            for at in range(0, min(path.stat().st_size, size), 16 << 20):
+                looked += 1
+                try:
+                    kept += os.preadv(file.fileno(), [bytearray(1)], at, os.RWF_NOWAIT) > 0
+                except BlockingIOError:
+                    continue
+        size -= path.stat().st_size
+    if kept > 0.1 * looked:
+        raise LoadFailed(f"{kept} of {looked} places of the log are still in the page cache")
+
+
+def _drain(bench: Bench, address: Address, pid: int, state: str, size: int) -> Outcome:
+    """Drain less than all of the backlog once, from its begin."""
+    begin, end = prepare.backlog(address, "cold", QUEUES)
+    pull = PullSpec(
+        host=address.host, port=address.port, topic="cold", begin=begin, end=end, connections=QUEUES,
+        warm_up_s=0.0, duration_s=max(0.2, COLD_WINDOW_S * bench.scale), server_pid=pid,
+    )  # fmt: skip
+    outcome = checked(run_load(pull))
+    bench.say(f"{state}: {outcome.megabytes_per_s:,.0f} MB/s of {size / 1e6:,.0f} MB")
+    if outcome.body_bytes > size:
+        raise LoadFailed("the backlog was read to its end, and then again: it is too small for this machine")
+    return outcome
+
+
+def _costs(outcomes: Sequence[Outcome]) -> str:
+    """Where the time went: the processors' shares that broker and load had."""
+    seconds = sum(one.seconds for one in outcomes)
+    broker = sum(one.server_cpu_s or 0.0 for one in outcomes) / seconds
+    return f"processors: broker {broker:.2f}, load {sum(one.load_cpu_s for one in outcomes) / seconds:.2f}"
+
+
 # -- the table ---------------------------------------------------------------------------------------
 
 
@@ -376,6 +480,7 @@ PARTS: Final[dict[str, Callable[[Bench], None]]] = {
     "recovery": recovery,
     "topics": topics,
     "backlog": backlog,
+    "cold": cold,
 }
 
 

@@ -32,7 +32,7 @@ from tests.support.links import FakeLink
 from tests.support.waiting import until
 
 ADDRESS = ("127.0.0.1", 10911)
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """How long a helper thread may take on a busy machine before a test gives up on it."""
 
 UNIQ = "7F0000010ABC18B4AAC20000000000AB"

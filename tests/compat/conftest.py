@@ -26,7 +26,7 @@ from tests.compat.driver import SERIALIZATIONS, VERSIONS, Driver, Run
 if importlib.util.find_spec("pyspark") is None and os.environ.get("CI", "").lower() != "true":
     collect_ignore = ["test_spark_exact.py", "test_spark_live.py"]
 
-READY_TIMEOUT_S = 20.0
+READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 
 

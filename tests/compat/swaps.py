@@ -47,8 +47,8 @@ STILL = "swaps-still"
 """A topic that gets a few messages before each swap, and none while mqadmin is asked about it."""
 SHARED_KEY = "shared"
 
-_START_S = 30.0
-_PATIENCE_S = 30.0
+_START_S = 60.0
+_PATIENCE_S = 60.0
 
 # Small files, so that every broker rolls all of them; the sizes are in no file, so both must be told the same.
 SETTINGS: dict[str, str | int] = {

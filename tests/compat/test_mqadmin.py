@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.slow]
 TOPIC, SECOND, GROUP, PRODUCERS = "adminTopic", "adminSecond", "adminGroup", "adminProducers"
 CLUSTER, BROKER = "DefaultCluster", "broker-a"
 MESSAGES = 8
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def told(name: str) -> list[dict[str, Any]]:
 
 def dump(store: Path) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "ropewalk", "store", "dump", str(store), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

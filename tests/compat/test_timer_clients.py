@@ -10,6 +10,7 @@ import pytest
 from tests.compat.driver import VERSIONS, Driver
 from tests.compat.timers import Timer
 from tests.compat.transactions import ROPEWALK, Brokers, settle
+from tests.support.long_run import long_only
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -57,6 +58,7 @@ def test_times_are_kept_and_recalls_are_heard(client: Driver, tmp_path: Path) ->
         assert by_name["seconds"]["TIMER_DELAY_SEC"] == "1" and "TIMER_OUT_MS" in by_name["seconds"]
 
 
+@pytest.mark.parametrize("client", [VERSIONS[0], pytest.param(VERSIONS[1], marks=long_only)], indirect=True)
 def test_a_kill_loses_no_time_and_no_recall(client: Driver, tmp_path: Path) -> None:
     with Brokers(tmp_path, ROPEWALK, **SETTINGS) as brokers:
         timer = Timer(client, brokers.namesrv, tmp_path / "java")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.compat.driver import VERSIONS, Driver
 from tests.compat.transactions import ROCKETMQ, ROPEWALK, Brokers, Transactor, settle
-from tests.support.long_run import LONG
+from tests.support.long_run import LONG, long_only
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -80,6 +80,7 @@ def test_five_outcomes(client: Driver, root: Path) -> None:
             assert message["properties"]["TRAN_MSG"] == "true"
 
 
+@pytest.mark.parametrize("client", [VERSIONS[0], pytest.param(VERSIONS[1], marks=long_only)], indirect=True)
 def test_a_kill_between_half_and_commit(client: Driver, root: Path) -> None:
     """Half messages and their counts are there after kill -9, and a late answer decides once."""
     with Brokers(root, ROPEWALK) as brokers:

@@ -18,7 +18,7 @@ from tests.support.ports import free_ports
 from tests.support.processes import checkout_command, checkout_environment, first_line, stop
 
 ROPEWALK, ROCKETMQ = "Ropewalk", "RocketMQ"
-_START_S = 30.0
+_START_S = 60.0
 
 SETTINGS: dict[str, str | int] = {
     "brokerClusterName": "DefaultCluster",

@@ -18,7 +18,7 @@ from ropewalk.errors import RopewalkError
 from tests.support.ports import free_ports
 from tests.support.processes import checkout_command, checkout_environment, first_line, stop
 
-ELECT_S = 20.0
+ELECT_S = 60.0
 SEGMENT_SIZE = 1 << 20
 
 

@@ -219,6 +219,6 @@ def test_a_name_server_and_its_health(environment: dict[str, str]) -> None:
 
 def test_any_other_word_is_a_command(environment: dict[str, str]) -> None:
     ended = subprocess.run(
-        [ENTRY, "store", "--help"], env=environment, capture_output=True, text=True, timeout=60, check=True
+        [ENTRY, "store", "--help"], env=environment, capture_output=True, text=True, timeout=180, check=True
     )
     assert "verify" in ended.stdout

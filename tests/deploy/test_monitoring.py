@@ -213,7 +213,7 @@ def consume(group: Group, name: str, count: int) -> None:
     ]
     ended = subprocess.run(
         [*checkout_command(), *words],
-        env=checkout_environment(), capture_output=True, text=True, timeout=60, check=False,
+        env=checkout_environment(), capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr + group.told()
 

@@ -22,7 +22,7 @@ from tests.support.processes import checkout_command, checkout_environment, firs
 from tests.support.waiting import until
 
 SEGMENT_SIZE = 256 << 10
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 SETTINGS: dict[str, str | int] = {
     "brokerClusterName": "DefaultCluster",
     "brokerName": "broker-a",

@@ -21,7 +21,7 @@ from tools.admin.ha import COLUMNS, status_rows
 from tools.admin.handover import Members, find_group
 
 SEGMENT_SIZE = 1 << 20
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 BROKER = "broker-a"
 
 
@@ -107,7 +107,7 @@ class Group:
         """`ropewalk admin ha …`, and the JSON that it printed."""
         ended = subprocess.run(
             [*checkout_command(), "admin", "ha", *words, "-n", self.namesrv, "--json"],
-            cwd=self.folder, env=checkout_environment(), capture_output=True, text=True, timeout=60, check=False,
+            cwd=self.folder, env=checkout_environment(), capture_output=True, text=True, timeout=180, check=False,
         )  # fmt: skip
         assert ended.returncode == status, f"{words}: {ended.stdout}{ended.stderr}\n{self.told()}"
         return json.loads(ended.stdout or ended.stderr.splitlines()[-1])
@@ -156,7 +156,7 @@ class Group:
         words = ["consume", topic, "--from", "earliest", "-n", self.namesrv]
         ended = subprocess.run(
             [*checkout_command(), *words],
-            cwd=self.folder, env=checkout_environment(), capture_output=True, timeout=60, check=False,
+            cwd=self.folder, env=checkout_environment(), capture_output=True, timeout=180, check=False,
         )  # fmt: skip
         assert ended.returncode == 0, ended.stderr.decode() + self.told()
         return ended.stdout.splitlines()

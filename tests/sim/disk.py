@@ -193,7 +193,7 @@ class SimDisk(Disk):
 
     def power_loss(self, chance: random.Random) -> SimDisk:
         """What is there when the power comes back."""
-        after = SimDisk(chance)
+        after = type(self)(chance)
         after.room = self.room
         for path in sorted({*self.files, *self.named} - {BOOT_ID}):
             now, before = self.files.get(path), self.named.get(path)
@@ -205,7 +205,7 @@ class SimDisk(Disk):
 
     def killed(self) -> SimDisk:
         """What is there when only the process was killed: everything that it wrote."""
-        after = SimDisk(self._chance)
+        after = type(self)(self._chance)
         after.room = self.room
         for path, file in self.files.items():
             after.files[path] = file

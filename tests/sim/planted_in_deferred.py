@@ -12,7 +12,7 @@ BUGS = {
     "timer-promotion-skips-topic": 2,
     "timer-recall-of-another": 0,
     "timer-recall-unheard": 2,
-    "timer-roll-loses-message": 1,
+    "timer-roll-loses-message": 7,
     "timer-slot-before-its-end": 0,
     "timer-units-not-raised": 7,
     "transaction-asked-once": 0,

@@ -109,6 +109,8 @@ def test_text_becomes_a_value(option: str, text: str, attribute: str, value: obj
         ({**LIVE, "tls.enable": "true"}, "read", "TLS is not supported yet"),
         ({**LIVE, "commitOffsets": "true"}, "stream", "needs option groupId"),
         ({**LIVE, "delivery": "exactly-once"}, "write", "needs option sinkId"),
+        ({**LIVE, "sinkId": "x"}, "write", "option sinkId is for delivery=exactly-once"),
+        ({**LIVE, "sinkId": "x", "delivery": "at-least-once"}, "write", "give both, or leave sinkId out"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(given: dict[str, str], use: Use, said: str) -> None:

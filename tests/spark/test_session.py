@@ -48,6 +48,7 @@ def test_times_without_a_zone_are_of_the_sessions(spark: SparkSession, tmp_path:
 
     assert count(moment) == count(round(moment.timestamp() * 1000)) == 20
     assert count(moment.replace(tzinfo=None)) == 20
+    assert count(moment + timedelta(hours=1)) == 0  # behind the last message
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:
         in_tokyo = moment.astimezone(ZoneInfo("Asia/Tokyo")).replace(tzinfo=None)

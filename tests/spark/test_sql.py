@@ -72,6 +72,50 @@ def test_rows_are_inserted_into_a_table_of_a_messages_parts(
     assert count(spark, "SELECT count(*) FROM loud WHERE tags = 'b'") == 1
 
 
+def test_columns_that_are_named_as_the_tables_are_inserted_into_its_topic_and_no_other(
+    spark: SparkSession, ropewalk_broker: RopewalkBroker
+) -> None:
+    """Spark hands such columns over as they are, with the metadata of the table that they were read from, or none."""
+    source, first, second = (ropewalk_broker.topic(name, queues=1) for name in ("s", "one", "two"))
+    fill(ropewalk_broker, source, 10)
+    address = f"nameServer '{ropewalk_broker.namesrv}'"
+    spark.sql(f"CREATE TABLE orders USING ropewalk OPTIONS ({address}, topic '{source}')")
+    columns = "columns 'keys,tags,body'"
+    for name, topic in (("first", first), ("second", second)):
+        spark.sql(f"CREATE TABLE {name} USING ropewalk OPTIONS ({address}, topic '{topic}', {columns})")
+    spark.sql("INSERT INTO first SELECT keys, tags, body FROM orders LIMIT 5")
+    spark.sql("INSERT INTO second SELECT * FROM first")
+    found = {topic: ropewalk_broker.messages(topic, 5) for topic in (first, second)}
+    assert [record.body for record in found[first]] == [record.body for record in found[second]]
+    assert len(found[first]) == len(found[second]) == 5
+    # The options of a frame are its own: none of the table that it was read from.
+    frame = spark.table("first").write.format("ropewalk").option("nameServer", ropewalk_broker.namesrv)
+    with pytest.raises(Exception, match="where to"):
+        frame.mode("append").save()
+    spark.sql(f"CREATE TABLE bare USING ropewalk OPTIONS ({address}, topic '{first}', columns 'body')")
+    for query in ("SELECT body FROM orders", "SELECT body FROM bare"):
+        with pytest.raises(Exception, match=r"a text among them, such as columns 'keys,tags,body'"):
+            spark.sql(f"INSERT INTO bare {query}")
+    assert len(ropewalk_broker.messages(first, 5)) == 5
+
+
+def test_an_insert_is_done_once_under_its_name(spark: SparkSession, ropewalk_broker: RopewalkBroker) -> None:
+    topic = ropewalk_broker.topic(queues=1)
+    spark.sql(
+        f"CREATE TABLE exact USING ropewalk OPTIONS (nameServer '{ropewalk_broker.namesrv}', topic '{topic}', "
+        f"columns 'keys,body', delivery 'exactly-once')"
+    )
+    insert = "INSERT INTO exact {} SELECT 'k' AS keys, cast('{}' AS binary) AS body"
+    for _ in range(2):
+        spark.sql(insert.format(f"WITH (sinkId = '{topic}-1')", "one"))
+    spark.sql(insert.format(f"WITH (sinkId = '{topic}-2')", "two"))
+    with pytest.raises(Exception, match="has done its batch write, with other rows"):
+        spark.sql(insert.format(f"WITH (sinkId = '{topic}-2')", "three"))
+    with pytest.raises(Exception, match="needs option sinkId"):
+        spark.sql(insert.format("", "four"))
+    assert sorted(record.body for record in ropewalk_broker.messages(topic, 2)) == [b"one", b"two"]
+
+
 def test_a_store_is_a_table_and_a_view(spark: SparkSession, tmp_path: Path) -> None:
     MadeStore(tmp_path / "store").fill(40)
     options = f"mode 'store', path '{tmp_path / 'store'}', endAt 'scan'"

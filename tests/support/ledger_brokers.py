@@ -16,7 +16,7 @@ from tests.broker.harness import InProcess, config_of
 from tests.support.waiting import until
 
 STEP_MS = 20
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class End:

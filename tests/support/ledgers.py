@@ -268,6 +268,7 @@ class Node:
     """One member with its sockets: what `BrokerProcess` is to a broker."""
 
     peer_reply_expected = False
+    next_turn_s = None
 
     def __init__(
         self,

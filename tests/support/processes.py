@@ -20,8 +20,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 FREE_PORTS = ("--set", "listenPort=0", "--namesrv-port", "0")
 READY_KEYS = {"version", "broker", "namesrv", "ha", "dataDir", "mode", "sendOk"}
-READY_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 from ropewalk.format.index import Geometry
+from ropewalk.format.properties import tags_code
 from ropewalk.format.record import Record
-from store.io.disk import Disk
+from store.io.disk import Disk, DiskFull
 from store.message_store import MessageStore, StoreConfig
 from store.offline.diverged import About, cut_store
 from store.offline.dry_run_disk import DryRunDisk
@@ -44,10 +47,45 @@ def fill(root: Path, records: int = RECORDS) -> None:
     store.close()
 
 
+def fill_ledger(root: Path, records: int = RECORDS, *, committed: int | None = None) -> None:
+    """The same as entries of a DLedger member, `n0`, which leads alone; all committed, or so many entries."""
+    wanted = replace(
+        config(root), log_directory=root / "dledger-n0" / "data", ledger=root / "dledger-n0", sync_flush=True
+    )
+    store = MessageStore(wanted, Disk(), Clock(), lambda: None)
+    store.open()
+    log, replica = store.entry_log, store.replica
+    assert log is not None and replica is not None
+    log.save(1, "n0", lambda: None)
+    points: list[tuple[int, int, int]] = []
+    while not replica.lead(1, 0):
+        pass
+    for number in range(records):
+        body = f"message {number} ".encode() * 10
+        stored = 0
+        while not stored:  # the next segment may still be being made
+            store.begin_turn()
+            queue = store.queue("T" if number % 3 else "U", number % 2)
+            tags = f"t{number % 4}"
+            message = queue, body, f"TAGS\x01{tags}\x02".encode(), 0, 0, store.now, 0, 0, tags_code(tags)
+            with contextlib.suppress(DiskFull):
+                stored = len(store.put([message], HOST))
+            replica.take_appended(1 << 20)
+            store.tick()
+            store.run_completions()
+        points.append(log.end)
+    store.flush_now()
+    through = points[-1 if committed is None else committed - 1]
+    log.committed(*through)
+    replica.show_through(*through)
+    store.close()
+
+
 def look(root: Path, geometry: Geometry | None = None) -> Verification:
     disk = DryRunDisk()
     # Without the geometry a damaged first item would leave nobody to tell how many slots there are.
-    layout = guess_layout(disk, Layout(root, root / "commitlog", index=geometry))
+    log = next(root.glob("dledger-*/data"), root / "commitlog")
+    layout = guess_layout(disk, Layout(root, log, index=geometry))
     verification = Verification(layout, disk)
     verification.run()
     assert not disk.changes

@@ -25,6 +25,12 @@ from tests.tools.conftest import RunCommand
         ("consume demo --xyzzy", "the form is `ropewalk consume [TOPIC...]`, with options as --from WHERE"),
         ("consume demo --groups g", "Possible options: --group"),
         ("admin lagg", "Did you mean 'lag'?"),
+        ("consume demo --limit 3", "No such option: --limit; here it is --count"),
+        ("consume demo --from-beginning", "here it is --from"),
+        ("produce demo --key k x", "here it is --keys"),
+        ("pull demo --count 3", "here it is --max"),
+        ("topic list", "No such command 'topic'. It is `ropewalk admin topic`."),
+        ("verify data", "It is `ropewalk store verify`."),
         ("drill run", "The form is `ropewalk drill run"),
     ],
 )

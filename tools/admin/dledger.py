@@ -14,6 +14,7 @@ from ropewalk.client.admin.results import LedgerPeerStatus, LedgerStatus
 from ropewalk.client.blocking.admin import Admin
 from tools.admin.base import Sheet, command, tell_skipped
 from tools.common.options import complete_broker
+from tools.common.output import UsageError, print_json
 
 __all__ = ["app", "status_rows"]
 
@@ -21,7 +22,7 @@ app = typer.Typer(
     name="dledger",
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Groups that elect their leader (DLedger mode): look.",
+    help="Groups that elect their leader (DLedger mode): look, and move the lead.",
 )
 
 COLUMNS = (
@@ -52,6 +53,31 @@ def status(admin: Admin, broker: SomeBroker = None, *, as_json: bool) -> None:
         as_json=as_json, nothing="no member of a DLedger group is registered"
     )
     tell_skipped(admin)
+
+
+@command(app, "transfer")
+def transfer(
+    admin: Admin,
+    broker: SomeBroker = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="ID", help="The member that is to lead; else the one that lacks least."),
+    ] = None,
+    *,
+    as_json: bool,
+) -> None:
+    """Have the leader hand over to another member. Nothing is lost; producers wait for some milliseconds."""
+    names = {each.member.broker_name for each in admin.ledger_status(broker=broker)}
+    if not names:
+        raise UsageError("no member of a DLedger group is registered")
+    if len(names) > 1:
+        raise UsageError(f"there are several groups: name the BROKER of one ({', '.join(sorted(names))})")
+    (name,) = names
+    leader = admin.transfer_lead(name, to or "")
+    if as_json:
+        print_json({"broker": name, "leader": leader})
+    else:
+        print(f"{leader} leads {name}")
 
 
 def status_rows(found: tuple[LedgerStatus, ...]) -> list[tuple[object, ...]]:

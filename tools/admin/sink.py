@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from collections.abc import Callable
+from typing import Annotated, Final, TypeVar
 
 import typer
 
+from ropewalk.client.admin.results import BrokerMember, SinkStatus
 from ropewalk.client.blocking.admin import Admin
+from ropewalk.errors import Rejected, TryLater
 from tools.admin.base import Cluster, Moment, Sheet, Yes, command, confirm, tell_skipped
-from tools.common.output import UsageError, print_json
+from tools.common.output import print_json
 
 app = typer.Typer(
     name="sink",
@@ -28,6 +32,28 @@ _COLUMNS = (
     ("topics", "topics"),
     ("last activity", "lastActivity"),
 )
+
+
+_LOADING_S: Final = 10.0
+_RETRY_S: Final = 0.2
+
+T = TypeVar("T")
+
+
+def _when_loaded(ask: Callable[[], T]) -> T:
+    """Ask again while a broker that has just started reads its sinks from the log."""
+    deadline = time.monotonic() + _LOADING_S
+    while True:
+        try:
+            return ask()
+        except TryLater:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_RETRY_S)
+
+
+def _order(sink: SinkStatus) -> tuple[str, BrokerMember]:
+    return sink.sink_id, sink.member
 
 
 @command(app, "list")
@@ -50,7 +76,7 @@ def list_sinks(
             " ".join(sink.topics),
             Moment(sink.last_activity_ms),
         )
-        for sink in sorted(admin.sinks(cluster=cluster), key=lambda sink: (sink.sink_id, sink.member))
+        for sink in sorted(_when_loaded(lambda: admin.sinks(cluster=cluster)), key=_order)
     ]
     Sheet(_COLUMNS, rows).show(
         as_json=as_json, nothing="no pipeline has written here with delivery=exactly-once"
@@ -68,10 +94,11 @@ def forget_sink(
 ) -> None:
     """Forget a sink. What its open batch has written stays, and is written again if the batch is repeated."""
     confirm(f"Forget sink {sink}? A batch that it repeats afterwards is written twice.", yes=yes)
-    done = admin.forget_sink(sink)
+    _when_loaded(admin.sinks)  # else one broker might forget it, and another one be too early
+    done = _when_loaded(lambda: admin.forget_sink(sink))
     tell_skipped(admin)
     if not done:
-        raise UsageError(f"no broker knows a sink {sink}; `ropewalk admin sink list` shows them")
+        raise Rejected(f"no broker knows a sink {sink}; `ropewalk admin sink list` shows them")
     if as_json:
         print_json([member.broker_name for member in done])
     else:

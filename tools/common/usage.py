@@ -17,6 +17,28 @@ import typer
 
 __all__ = ["explain_usage", "form_of"]
 
+SYNONYMS: Final = {
+    "count": ("limit", "max", "max_messages", "number", "maxnum"),
+    "max": ("limit", "count", "max_messages"),
+    "limit": ("count", "max"),
+    "from": ("start", "since", "offset", "from_beginning", "from_earliest", "begin"),
+    "name_server": (
+        "namesrv",
+        "namesrv_addr",
+        "bootstrap_server",
+        "bootstrap_servers",
+        "broker_list",
+        "server",
+    ),
+    "group": ("consumer_group", "group_id", "groupname"),
+    "tags": ("subexpression", "subscription", "filter"),
+    "keys": ("key",),
+    "property": ("properties", "header", "headers"),
+    "message_group": ("sharding_key", "order_key"),
+    "yes": ("force", "assume_yes"),
+}
+"""Option -> names that other tools, RocketMQ's and Kafka's among them, have for it."""
+
 _UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 _SHARED: Final = {"name_server", "timeout", "as_json", "help"}
 """Parameters that nearly every command has: they would hide its own."""
@@ -51,7 +73,10 @@ def _explain(exc: Any) -> None:
     form = f"`{form_of(context)}`"
     option = getattr(exc, "option_name", None)
     if option is not None and getattr(exc, "possibilities", None) is not None:
-        exc.message += _of_an_option(option, context, bool(exc.possibilities), form)
+        told = _of_an_option(option, context, bool(exc.possibilities), form)
+        exc.message += told
+        if told:
+            exc.possibilities = []
     elif "extra argument" in exc.message:
         exc.message += f"; the form is {form}{_with_options(context)}"
     elif getattr(getattr(exc, "param", None), "param_type_name", "") == "argument" and not exc.message:
@@ -63,6 +88,10 @@ def _of_an_option(option: str, context: typer.Context, has_near: bool, form: str
     for argument in _arguments(context):
         if wanted in {_plain(argument.name), _plain(argument.metavar or "")}:
             return f"; {_name(argument)} is written without it: {form}"
+    for each in _options(context):
+        own = _longest(each.opts)
+        if wanted in map(_plain, SYNONYMS.get(own.strip("-").replace("-", "_"), ())):
+            return f"; here it is {own}"
     if has_near:
         return ""
     names = [name for each in _options(context) for name in each.opts if name.startswith("--")]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import trio
 
+from ropewalk.client.blocking.admin import Admin
+from ropewalk.errors import RopewalkError
 from tools.drill.stage import Drill, Stage
 from tools.drill.testbed.cluster import Node
 
@@ -144,6 +146,53 @@ async def kill_leaders(stage: Stage) -> None:
             return
 
 
+async def transfer(stage: Stage) -> None:
+    """The lead is moved by an operator's command, twice: to the member that lacks least."""
+    for _ in range(2):
+        await stage.calm(0.25)
+        leader, _followers = leader_and_followers(stage)
+        stage.fault(f"ropewalk admin dledger transfer, from {leader.name}")
+        if not await _hand_over(stage, leader):
+            return
+        await stage.calm(0.1)
+
+
+async def _hand_over(stage: Stage, leader: Node) -> bool:
+    """Carry the command out, and wait until the other member acknowledges."""
+    name_server = stage.cluster.name_server
+    try:
+        to = await trio.to_thread.run_sync(_ask_for_transfer, name_server, stage.cluster.broker_name)
+    except RopewalkError as exc:
+        stage.broken("no transfer", str(exc))
+        return False
+    stage.hit(f"the command says that {to} leads")
+    return await _until_replaced(stage, leader)
+
+
+def _ask_for_transfer(name_server: str, broker_name: str) -> str:
+    with Admin(name_server) as admin:
+        return admin.transfer_lead(broker_name)
+
+
+async def rolling_restart(stage: Stage) -> None:
+    """Each member is stopped in good order and started again, the leader last: it hands over by itself."""
+    leader, followers = leader_and_followers(stage)
+    await stage.calm(0.15)
+    for node in (*followers, leader):
+        leads = node.name == stage.master().name
+        stage.fault(f"SIGTERM {node.name}, {'the leader' if leads else 'a follower'}")
+        status = await node.stop()
+        if status == 0:
+            stage.hit(f"{node.name} ended in good order")
+        else:
+            stage.broken("did not stop", f"{node.name} ended with status {status}:\n{node.last_words()}")
+        if leads and not await _until_replaced(stage, node):
+            return
+        if not await stage.restart(node) or not await stage.until_caught_up(node):
+            return
+        await stage.until_acknowledged()
+
+
 LEDGER_DRILLS = (
     Drill(
         name="kill-leader",
@@ -200,5 +249,21 @@ LEDGER_DRILLS = (
         members=3,
         mode=MODE,
         script=kill_leaders,
+    ),
+    Drill(
+        name="transfer",
+        title="move the lead by an operator's command, twice",
+        expects=SAME_BYTES + " The gap of each transfer is short.",
+        members=3,
+        mode=MODE,
+        script=transfer,
+    ),
+    Drill(
+        name="rolling-restart",
+        title="restart each member, the leader last, which hands over by itself",
+        expects=SAME_BYTES + " The gap of each step is short.",
+        members=3,
+        mode=MODE,
+        script=rolling_restart,
     ),
 )

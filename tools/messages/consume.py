@@ -39,13 +39,13 @@ from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.options import TIMESTAMP_MIN
 from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.client.core.routes import Queue
-from ropewalk.errors import OutcomeUnknown, Rejected, TryElsewhere, TryLater
+from ropewalk.errors import OutcomeUnknown, Rejected, TryElsewhere, TryLater, error_for
 from ropewalk.filter.sql92 import SqlSyntaxError, compile_filter
 from ropewalk.format.properties import P
 from ropewalk.format.record import Record
 from tools.common.interrupts import Interrupts
 from tools.common.output import UsageError, counted, note
-from tools.messages.produce import choose_queues
+from tools.messages.produce import choose_queues, near_topics
 
 PULL_COUNT = 256
 SUSPEND_MS = 15_000
@@ -144,7 +144,13 @@ def choose_sources(
         raise UsageError(f"no topic matches {' or '.join(patterns)}; `ropewalk admin topic list` shows them")
     sources: list[TopicQueue] = []
     for topic in named:
-        chosen = choose_queues(client.read_queues(topic), topic, queue_id, broker)
+        try:
+            queues = client.read_queues(topic)
+        except Rejected as exc:
+            if near := near_topics(client, topic):
+                raise error_for(exc.code or 0, f"{exc.remark}; did you mean {near[0]}?") from exc
+            raise
+        chosen = choose_queues(queues, topic, queue_id, broker)
         sources += [TopicQueue(topic, queue) for queue in chosen]
     for topic in matching:
         sources += [

@@ -342,12 +342,17 @@ def note_of_new_topic(client: Client, topic: str) -> str | None:
     """Return a note on a topic that its first message has just made, with the nearest other name; None otherwise."""
     if topic not in client.new_topics:
         return None
-    try:
-        near = get_close_matches(topic, [name for name in client.topics() if name != topic], 1, 0.75)
-    except RopewalkError:
-        near = []
+    near = near_topics(client, topic)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"topic {topic} did not exist and was made by its first message{hint}"
+
+
+def near_topics(client: Client, topic: str) -> list[str]:
+    """Return the topic with the nearest other name, if one is near."""
+    try:
+        return get_close_matches(topic, [name for name in client.topics() if name != topic], 1, 0.75)
+    except RopewalkError:
+        return []
 
 
 class MessageSender(Protocol):

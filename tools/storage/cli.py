@@ -190,7 +190,7 @@ def verify(directory: Directory, config: ConfigFile = None, as_json: Json = Fals
     from tools.storage import maintenance as store_care
 
     with _about_stores(directory, as_json=as_json), ProgressLine(f"verify {directory}", None) as progress:
-        layout = store_care.find_store(directory, config)
+        layout = store_care.find_store(directory, config, takes_entries=True)
         verification, findings = store_care.verify_store(layout, _shown(progress))
     damages = sum(finding.damage for finding in findings)
     if as_json:
@@ -317,7 +317,7 @@ def info(directory: Directory, config: ConfigFile = None, as_json: Json = False)
     from tools.storage import maintenance as store_care
 
     with _about_stores(directory, as_json=as_json):
-        document = store_care.store_info(store_care.find_store(directory, config))
+        document = store_care.store_info(store_care.find_store(directory, config, takes_entries=True))
     if as_json:
         print_json(document)
         return

@@ -24,15 +24,17 @@ from ropewalk.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from ropewalk.format.index import Geometry
 from store.log.commitlog import CommitLog
 from store.log.durable_bound import boot_id, decode_bound
+from store.log.placing import ENTRY
 from store.log.segment import Segment
 from store.offline.diverged import about_of
 from store.offline.dry_run_disk import DryRunDisk
-from store.offline.findings import Finding
+from store.offline.findings import COPY_OF_A_MEMBER, Finding, Findings
 from store.offline.layout import Layout, guess_layout, log_names
-from store.offline.reader import UnreadableStore, is_entry_log
+from store.offline.reader import UnreadableStore, is_entry_log, log_folder
 from store.offline.repair import Repaired, repair
 from store.offline.start_preview import Outcome, recover_store, try_start
 from store.offline.verify import Verification
+from store.offline.verify_entries import EntryCheck
 from store.queues.consume_queue import ConsumeQueue
 from store.recovery.delay_levels import DelayLevels
 from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
@@ -45,20 +47,37 @@ _COPY_STEP = 8 << 20
 _EXITS = {"clean": "left in order", "abnormal": "left without a farewell: the next start reads its end again"}
 
 
-def find_store(directory: Path, config_file: Path | None = None, others: Sequence[Path] = ()) -> Layout:
-    """Find the store, and in which shape it is: as a configuration says, or as its files and other copies tell."""
+def find_store(
+    directory: Path,
+    config_file: Path | None = None,
+    others: Sequence[Path] = (),
+    *,
+    takes_entries: bool = False,
+) -> Layout:
+    """Find the store, and in which shape it is: as a configuration says, or as its files and other copies tell.
+
+    The store of a DLedger member is refused unless `takes_entries`.
+    """
     if not directory.is_dir():
         raise UnreadableStore(f"cannot read {directory}: no such directory")
-    _refuse_entry_log(directory)
+    folder = log_folder(directory)
     given = Layout(directory, directory / "commitlog")
+    if is_entry_log(folder):
+        if not takes_entries:
+            raise _refuse_entry_log(directory, folder)
+        root = directory.parent if folder.parent == directory else directory
+        given = Layout(root, folder)
     if config_file is not None:
         try:
             config = load_config(config_file=config_file)
         except (ConfigError, OSError) as exc:
             raise UsageError(f"cannot use {config_file}: {exc}") from exc
+        log_directory = given.log_directory
+        if not is_entry_log(folder) and not log_directory.is_dir():
+            log_directory = config.store_path_commit_log
         given = Layout(
-            directory,
-            directory / "commitlog" if (directory / "commitlog").is_dir() else config.store_path_commit_log,
+            given.root,
+            log_directory,
             config.mapped_file_size_commit_log,
             config.mapped_file_size_consume_queue,
             Geometry(config.max_hash_slot_num, config.max_index_num) if config.message_index_enable else None,
@@ -71,15 +90,13 @@ def find_store(directory: Path, config_file: Path | None = None, others: Sequenc
         disk.close()
 
 
-def _refuse_entry_log(directory: Path) -> None:
-    """Raise `UnreadableStore` for the store of a DLedger member, whose log would count as lost here."""
-    folder = next(iter(sorted(directory.glob("dledger-*/data"))), directory)
-    if is_entry_log(folder) and not (directory / "commitlog").is_dir():
-        raise UnreadableStore(
-            f"{directory} is the store of a DLedger member: its log in {folder} has entries, which these commands do "
-            f"not judge. `ropewalk store dump {folder.parent}` reads it and tells damage; a member that is started "
-            f"checks what it had not flushed, and one whose log is damaged gets a copy of a stopped member's store"
-        )
+def _refuse_entry_log(directory: Path, folder: Path) -> UnreadableStore:
+    """Return the error of a command that changes a plain store, for the store of a DLedger member."""
+    return UnreadableStore(
+        f"{directory} is the store of a DLedger member: its log in {folder} has entries, which a start brings in order "
+        f"by itself, and which no command changes. `ropewalk store verify {directory}` tells damage, `ropewalk store "
+        f"dump {folder.parent}` reads what is there; for a member whose log is damaged, {COPY_OF_A_MEMBER}"
+    )
 
 
 # -- verify ------------------------------------------------------------------------------------------
@@ -309,11 +326,12 @@ def store_info(layout: Layout) -> dict[str, Any]:
     """Return the content of a store as a document; also of a store in use, whose end moves meanwhile."""
     disk = DryRunDisk()
     root = layout.root
-    log = CommitLog(layout.log_directory, layout.segment_size, disk)
+    log = CommitLog(layout.log_directory, layout.segment_size, disk, layout.placing)
     try:
         for name in log_names(disk, layout.log_directory):
             if disk.size_of(layout.log_directory / name) == layout.segment_size and layout.segment_size:
-                log._add(Segment(int(name), disk.open_mapped(layout.log_directory / name)))
+                file = disk.open_mapped(layout.log_directory / name)
+                log._add(Segment(int(name), file, placing=layout.placing))
         data = disk.read_file(root / "checkpoint")
         point = Checkpoint.decode(data) if data is not None and len(data) >= CHECKPOINT_SIZE else None
         bound = decode_bound(disk.read_file(root / "ropewalk" / "bound"))
@@ -346,6 +364,7 @@ def store_info(layout: Layout) -> dict[str, Any]:
             if bound is not None
             else None,
             "checksums": len(disk.names(root / "ropewalk" / "checksums")),
+            "dledger": _ledger_facts(layout, disk),
             "topics": topics,
         }
     except OSError as exc:
@@ -353,6 +372,22 @@ def store_info(layout: Layout) -> dict[str, Any]:
     finally:
         log.close(keep_spare=True)
         disk.close()
+
+
+def _ledger_facts(layout: Layout, disk: DryRunDisk) -> dict[str, Any] | None:
+    """Return what the small files of a DLedger member say; None for a plain store."""
+    if layout.placing is not ENTRY:
+        return None
+    check = EntryCheck(layout)
+    check.read_small_files(Findings(layout.root), disk)
+    term, vote = check.ballot or (0, "")
+    return {
+        "member": check.directory.name.removeprefix("dledger-"),
+        "term": term,
+        "vote": vote,
+        "committedIndex": check.committed_index,
+        "doubtIndex": check.doubt[0] if check.doubt is not None else None,
+    }
 
 
 def _end_of(log: CommitLog, offset: int, newest: int) -> tuple[int, int]:
@@ -367,7 +402,7 @@ def _end_of(log: CommitLog, offset: int, newest: int) -> tuple[int, int]:
     while (segment := log.find(offset)) is not None:
         seen = scan_record(segment, offset - segment.base_offset)
         if isinstance(seen, ScannedRecord):
-            offset, newest = offset + seen.size, max(newest, seen.store_timestamp)
+            offset, newest = seen.end, max(newest, seen.store_timestamp)
         elif seen is NoRecord.FILLER:
             offset = segment.end_offset
         else:
@@ -392,6 +427,13 @@ def info_facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
             counted(document["index"]["items"], "item"),
         )
         yield "key index", f"files of {slots} and {items}"
+    ledger = document["dledger"]
+    if ledger is not None:
+        vote = f", in which it voted for {ledger['vote']}" if ledger["vote"] else ""
+        yield "member", f"{ledger['member']}, in term {ledger['term']}{vote}"
+        yield "committed", f"entries through {ledger['committedIndex']}"
+        if ledger["doubtIndex"] is not None:
+            yield "in doubt", f"entries through {ledger['doubtIndex']}, which a start had to cut"
     point = document["checkpoint"]
     if point is not None:
         parts = {"log": "physic", "queues": "logics", "key index": "index"}

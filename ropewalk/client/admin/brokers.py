@@ -18,11 +18,12 @@ from ropewalk.client.admin.results import (
 )
 from ropewalk.client.core.steps import Steps, answer_header
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import LocalProtocolError
+from ropewalk.errors import LocalProtocolError, Rejected
 from ropewalk.format.headers import (
     AddPermResponseHeader,
     BrokerNameHeader,
     BrokerStatsHeader,
+    LedgerTransferHeader,
     SinkHeader,
     WipePermResponseHeader,
 )
@@ -150,6 +151,22 @@ class AdminCore(MessageSteps):
             none_for=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.ILLEGAL_OPERATION),
         )
         return tuple(read_ledger_status(member, document_in(answer)) for member, answer in answers)
+
+    def transfer_lead(self, broker: str, to: str = "") -> Steps[str]:
+        """Have the leader of a broker's DLedger group hand over to a member ("": the one that lacks least).
+
+        Returns the id of the member that leads then. Raises `Rejected` where no member leads, and the error of the
+        leader's answer where it goes on leading; nothing is lost then either.
+        """
+        found = yield from self.ledger_status(broker=broker)
+        leader = max((each for each in found if each.leads), key=lambda each: each.term, default=None)
+        if leader is None:
+            raise Rejected(
+                f"no member of {broker} leads a DLedger group; `ropewalk admin dledger status` shows its members"
+            )
+        header = LedgerTransferHeader(to)
+        answer = yield from self.ask(leader.member.address, RequestCode.ROPEWALK_LEDGER_TRANSFER, header)
+        return answer.ext.get("leader", "")
 
     def name_server_config(self) -> Steps[dict[str, dict[str, str]]]:
         """Return the settings of each name server."""

@@ -159,5 +159,6 @@ class AsyncAdmin:
     clean_unused_topics = _held(AdminCore.clean_unused_topics)
     sinks = _held(AdminCore.sinks)
     ledger_status = _held(AdminCore.ledger_status)
+    transfer_lead = _held(AdminCore.transfer_lead)
     forget_sink = _held(AdminCore.forget_sink)
     name_server_config = _held(AdminCore.name_server_config)

@@ -12,10 +12,13 @@ The head has 64 bytes, so a frame without a body says 60. What the six numbers m
     VOTE                       term      last index  last term
     VOTE_ANSWER      result    term
     PING
+    TAKE_LEAD                  term
+    READ             number    term
+    READ_ANSWER      number    term      index
 
 Only an APPEND has a body, and may have none: the entries as they stand in the log. ROLLED says that they stand at the
 base of the next segment; the receiver knows where that is, because HELLO has compared the sizes. Flags are ROLLED of
-an APPEND, OK of its answer, PRE and TRANSFER of votes. Unused numbers are 0.
+an APPEND, OK of its answer, PRE and TRANSFER of votes, UNABLE of a HEARTBEAT_ANSWER. Unused numbers are 0.
 
 A head is judged before its body arrives: a size that would be refused anyway must not be buffered first.
 """
@@ -52,21 +55,29 @@ class Kind(IntEnum):
     VOTE_ANSWER = 6
     PING = 7
     """The link lives; sent where nothing else was for a while."""
+    TAKE_LEAD = 8
+    READ = 9
+    READ_ANSWER = 10
 
 
 ROLLED: Final = 1
 OK: Final = 1
 PRE: Final = 1
 TRANSFER: Final = 2
+UNABLE: Final = 1
+"""The follower would not take the lead now."""
 
 _FLAGS: Final = {
     Kind.APPEND: ROLLED,
     Kind.APPEND_ANSWER: OK,
     Kind.HEARTBEAT: 0,
-    Kind.HEARTBEAT_ANSWER: 0,
+    Kind.HEARTBEAT_ANSWER: UNABLE,
     Kind.VOTE: PRE | TRANSFER,
     Kind.VOTE_ANSWER: PRE,
     Kind.PING: 0,
+    Kind.TAKE_LEAD: 0,
+    Kind.READ: 0,
+    Kind.READ_ANSWER: 0,
 }
 """The flags that a kind may have."""
 

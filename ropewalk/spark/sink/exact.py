@@ -27,6 +27,7 @@ import structlog
 
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.messages import SEND_STATUSES, command_of
+from ropewalk.client.core.produce.row_identity import BATCH_WRITE, foreign_query_reason
 from ropewalk.client.core.routes import TopicRoute
 from ropewalk.client.core.steps import answer_header, require_success
 from ropewalk.codes import RequestCode, ResponseCode
@@ -35,7 +36,7 @@ from ropewalk.format.headers import SinkCommitHeader, SinkInitHeader, SinkStateH
 from ropewalk.format.remoting import Command
 from ropewalk.spark.live.cluster import ConnectionCache
 from ropewalk.spark.options import Options
-from ropewalk.spark.sink.resume import Anchors, commit_anchors, digest_number, read_anchors
+from ropewalk.spark.sink.resume import Anchors, commit_anchors, digest_number, group_of, read_anchors
 from ropewalk.spark.sink.routes import TopicRoutes, WriteFailed
 from ropewalk.spark.sink.row_keys import RowDigest
 
@@ -44,6 +45,8 @@ __all__ = ["Committed", "Run", "SinkDriver", "TaskIdentity", "TaskResult"]
 log = structlog.get_logger("ropewalk.spark")
 
 _RETRY_S = 0.2
+_REGISTRATION_S = 2.0
+"""After so long a topic that was created is known to the name servers."""
 _MOMENTARY = (Unreachable, OutcomeUnknown, TryLater, TryElsewhere)
 _said: set[tuple[str, bool]] = set()
 """Sinks whose way was told by this process."""
@@ -55,7 +58,7 @@ class TaskIdentity(NamedTuple):
     """A task, as Spark names it in each of its attempts."""
 
     query: str
-    """The first characters of the query's id, which its checkpoint keeps; `-` for a batch write."""
+    """The first characters of the query's id, which its checkpoint keeps; BATCH_WRITE for a batch write."""
     batch: int
     partition: int
     attempt: int = 0
@@ -86,8 +89,23 @@ class Run:
     """The brokers that rows are spread over, in their order."""
     epochs: Mapping[str, int] = field(default_factory=dict)
     committed: Mapping[str, Committed] = field(default_factory=dict)
+    owners: tuple[str, ...] = ()
+    """The queries that the sink belongs to, by what brokers say: usually one, or none yet."""
     anchors: Anchors | None = None
     """Where tasks read back from; None where brokers compare keys."""
+
+    def check_query(self, query: str) -> None:
+        """Reject another query than the one that the sink belongs to. Raises WriteFailed."""
+        for owner in self.owners:
+            if (reason := foreign_query_reason(self.sink_id, owner, query)) is not None:
+                raise WriteFailed(reason)
+        if self.anchors is not None and self.anchors.are_of_another_query(query):
+            raise WriteFailed(
+                f"sink {self.sink_id} belongs to another query, whose batches it committed: this one has not the "
+                f"checkpoint of before, and every row of it would be written again. Nothing of it was stored. Either "
+                f"start with the old checkpoint, give option sinkId a new name, or delete the consumer group "
+                f"{group_of(self.sink_id)} with its offsets, which has the sink forgotten"
+            )
 
     def finished_brokers(self, query: str, batch: int) -> frozenset[str]:
         """Return the brokers at which this batch is over."""
@@ -118,9 +136,11 @@ class SinkDriver:
         self,
         options: Options,
         *,
+        is_new: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """`is_new`: no batch was written yet, so a topic without a route does not exist, and is not away."""
         assert options.sink_id is not None
         self._options = options
         self._sink_id = options.sink_id
@@ -128,8 +148,10 @@ class SinkDriver:
         self._timeout_s = options.send_timeout_ms / 1000
         self._links = ConnectionCache(min(3.0, self._timeout_s))
         self._routes = TopicRoutes(options, self._links)
+        self._is_new = is_new
         self._monotonic = monotonic
         self._sleep = sleep
+        self._missing_since: float | None = None
 
     def close(self) -> None:
         self._links.close()
@@ -184,6 +206,7 @@ class SinkDriver:
             brokers,
             {name: state.epoch for name, state in states.items()},
             {name: Committed(state.query, state.batch, state.digest) for name, state in states.items()},
+            tuple(sorted({state.owner for state in states.values()} - {""})),
         )
 
     def _init(self, route: TopicRoute, name: str, brokers: str) -> SinkStateHeader | None:
@@ -218,10 +241,16 @@ class SinkDriver:
     def _route(self) -> TopicRoute:
         route = self._routes.existing(self._topic)
         if route is None:  # also while its only broker is away, so that is waited for
-            raise Unreachable(
+            reason = (
                 f"topic {self._topic} does not exist, and delivery=exactly-once creates none: "
                 f"`ropewalk admin topic create {self._topic}` does"
             )
+            if self._is_new and self._routes.has_brokers():
+                now = self._monotonic()
+                self._missing_since = now if self._missing_since is None else self._missing_since
+                if now - self._missing_since >= _REGISTRATION_S:
+                    raise WriteFailed(reason)
+            raise Unreachable(reason)
         if not _writable(route):
             raise Unreachable(f"no broker with queues of topic {self._topic} can be written to")
         return route
@@ -256,14 +285,14 @@ class SinkDriver:
         if run.anchors is not None:
             known = run.anchors.committed_digest(query, batch)
             if known not in (None, -1, digest_number(digest)):
-                raise WriteFailed(self._other_rows(batch))
+                raise WriteFailed(self._other_rows(query, batch))
             addresses = {name: _master(route, name) for name in run.brokers}
             commit_anchors(self._links, run.anchors, self._sink_id, addresses, query, batch, digest, ends)
             return
         finished = run.finished_brokers(query, batch)
         is_repeated = finished == frozenset(run.brokers)
         if not is_repeated:
-            self._compare(run, finished, batch, str(digest))
+            self._compare(run, finished, query, batch, str(digest))
         names = tuple(sorted({*run.brokers, *(name for name in _writable(route) if name in run.epochs)}))
         added = [name for name in names if name not in run.brokers]
         for name in (*added, *run.brokers):
@@ -280,22 +309,28 @@ class SinkDriver:
             command = command_of(RequestCode.ROPEWALK_SINK_COMMIT, header)
             self._require_stored(self._links.call_all(_master(route, name), [command])[0])
         if is_repeated:  # which wrote nothing, and now is closed whatever it was
-            self._compare(run, finished, batch, str(digest))
+            self._compare(run, finished, query, batch, str(digest))
 
-    def _compare(self, run: Run, finished: Iterable[str], batch: int, digest: str) -> None:
+    def _compare(self, run: Run, finished: Iterable[str], query: str, batch: int, digest: str) -> None:
         """Compare the rows with those of the commit before. Raises WriteFailed."""
         for name in finished:
             before = run.committed[name]
             if batch == before.batch and digest != before.digest:
                 raise WriteFailed(
-                    f"{self._other_rows(batch)} (count and sum: {before.digest} then, {digest} now)"
+                    f"{self._other_rows(query, batch)} (count and sum: {before.digest} then, {digest} now)"
                 )
 
-    def _other_rows(self, batch: int) -> str:
+    def _other_rows(self, query: str, batch: int) -> str:
+        if query == BATCH_WRITE:
+            return (
+                f"sink {self._sink_id} has done its batch write, with other rows than this one has. A write that "
+                f"is not the one of before needs a sinkId of its own. If it is to be the same, its plan is not "
+                f"deterministic: take rand(), uuid(), current_timestamp() and the like out of it"
+            )
         return (
             f"batch {batch} of sink {self._sink_id} was committed with other rows than it has now. The plan of a "
-            f"streaming query has to be deterministic: take rand(), uuid() and the like out of it. A batch write that "
-            f"is not the one of before needs a sinkId of its own"
+            f"streaming query has to be deterministic: take rand(), uuid() and the like out of it. In foreachBatch "
+            f"each write needs a sinkId of its own"
         )
 
     # -- patience ------------------------------------------------------------------------------------
@@ -311,9 +346,9 @@ class SinkDriver:
                     raise WriteFailed(
                         f"sink {self._sink_id} could not {what} within {self._options.send_timeout_ms} ms "
                         f"(sendTimeoutMs): {exc}"
-                    ) from exc
+                    ) from None
             except Refused as exc:
-                raise WriteFailed(f"sink {self._sink_id} could not {what}: {exc}") from exc
+                raise WriteFailed(f"sink {self._sink_id} could not {what}: {exc}") from None
             self._sleep(_RETRY_S)
 
 

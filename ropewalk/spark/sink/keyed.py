@@ -29,6 +29,7 @@ class KeyedSender(Sender):
     """A sender of the rows of one attempt of a task."""
 
     def __init__(self, options: Options, run: Run, identity: TaskIdentity, **more: Any) -> None:
+        run.check_query(identity.query)
         super().__init__(options, **more)
         self._run = run
         self._identity = identity

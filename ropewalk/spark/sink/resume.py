@@ -86,6 +86,10 @@ class Anchors:
                 return digest if batch == mark & 0xFFFFFFFF else -1
         return None
 
+    def are_of_another_query(self, query: str) -> bool:
+        """Return whether a batch of another query was committed."""
+        return any(mark >= 0 and mark >> 32 != _query_number(query) for mark, _, _ in self.marks.values())
+
     def covers_brokers(self, names: Sequence[str]) -> bool:
         """Return whether all brokers of the list that was kept are among these."""
         for kept in {mark[2] for mark in self.marks.values()} - {-1}:

@@ -7,8 +7,9 @@ from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.messages import route_request
 from ropewalk.client.core.routes import DEFAULT_TOPIC, Queue, TopicRoute, parse_route
 from ropewalk.client.core.steps import require_success
-from ropewalk.codes import ResponseCode
+from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
+from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
 from ropewalk.spark.live.cluster import ConnectionCache, addresses_of
 from ropewalk.spark.options import Options
@@ -70,6 +71,11 @@ class TopicRoutes:
             return parse_route(require_success(answer).body)
         except Rejected as exc:
             raise WriteFailed(f"topic {topic}: {exc}") from exc
+
+    def has_brokers(self) -> bool:
+        """Return whether any broker is registered now. Raises Unreachable."""
+        answer = self._call_name_server(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        return bool(fastjson.loads(require_success(answer).body).get("brokerAddrTable"))
 
     def route(self, topic: str) -> TopicRoute:
         """Return the route of a topic, or the one that it will have when its first message creates it."""

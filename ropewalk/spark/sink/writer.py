@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from ropewalk.client.core.produce.row_identity import BATCH_WRITE
 from ropewalk.spark.options import BadOption, Options
 from ropewalk.spark.sink.exact import Run, SinkDriver, TaskIdentity, TaskResult
 from ropewalk.spark.sink.idempotent import IdempotentSender
@@ -55,6 +57,8 @@ class _Work:
     columns: Columns
     made_by: Stamp
     run: Run | None = None
+    is_new: bool = True
+    """Whether no batch of the query was committed yet, as far as can be seen."""
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         check_stamp(self.made_by)
@@ -74,7 +78,7 @@ class _Work:
         """Return the work with what its tasks have to know of the brokers. Blocks. Raises WriteFailed."""
         if self.options.delivery != "exactly-once" or self.run is not None:
             return self
-        driver = SinkDriver(self.options)
+        driver = SinkDriver(self.options, is_new=self.is_new)
         try:
             return replace(self, run=driver.begin())
         finally:
@@ -86,7 +90,7 @@ class _Work:
         if self.options.delivery != "exactly-once":
             return
         results = [one.result for one in messages if isinstance(one, Written) and one.result is not None]
-        driver = SinkDriver(self.options)
+        driver = SinkDriver(self.options, is_new=False)
         try:
             driver.commit(results)
         finally:
@@ -106,7 +110,7 @@ def task_identity() -> TaskIdentity:
     query = context.getLocalProperty("sql.streaming.queryId")
     batch = context.getLocalProperty("streaming.sql.batchId")
     return TaskIdentity(
-        query[:QUERY_SIZE] if query else "-",
+        query[:QUERY_SIZE] if query else BATCH_WRITE,
         int(batch) if batch else 0,
         context.partitionId(),
         context.taskAttemptId(),
@@ -130,6 +134,17 @@ def _work(options: Options, schema: StructType, overwrite: bool) -> _Work:
                     f"queue later"
                 )
     return _Work(options, columns, stamp())
+
+
+def _is_new(checkpoint: str | None) -> bool:
+    """Return whether a checkpoint has no committed batch; False for one that cannot be seen from here."""
+    if checkpoint is None:
+        return False
+    path = checkpoint.removeprefix("file://").removeprefix("file:")
+    if "://" in path:
+        return False
+    commits = Path(path, "commits")
+    return not (commits.is_dir() and any(commits.iterdir()))
 
 
 def _log_unreplicated(messages: list[WriterCommitMessage | None]) -> None:
@@ -166,8 +181,10 @@ class LiveWriter(DataSourceArrowWriter):
 class LiveStreamWriter(DataSourceStreamArrowWriter):
     """A streaming write."""
 
-    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
-        self._work = _work(options, schema, overwrite)
+    def __init__(
+        self, options: Options, schema: StructType, overwrite: bool, checkpoint: str | None = None
+    ) -> None:
+        self._work = replace(_work(options, schema, overwrite), is_new=_is_new(checkpoint))
 
     def __getstate__(self) -> dict[str, _Work]:
         self._work = self._work.begun()

@@ -331,6 +331,7 @@ class _Mute:
 
 class _Idle:
     peer_reply_expected = False
+    next_turn_s = None
 
     def begin_turn(self) -> None: ...
 

@@ -1,6 +1,7 @@
 """Pulls: which read becomes which answer, and which checks come first."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -384,6 +385,100 @@ def test_a_pull_of_what_is_in_no_cache_waits_for_its_share_of_a_loop_without_tim
     broker.share_time(1000.7, 0.0)
     (answer,) = client.answers()
     assert bodies(answer)[0] == b"000000" * 5000
+
+
+# -- far behind the end, while messages are appended ---------------------------------------------------------
+
+
+class BusyBroker:
+    """A broker with 200 messages of 5 kB, of which the newest are near the end, whose loop has no time to spare."""
+
+    def __init__(self, running: InProcess) -> None:
+        self.running, self.broker = running, running.broker
+        self.now = 1000.0
+        self.narrow()
+        self.client, self.producer = running.connect(), running.connect()
+        fill(self.producer, "T", 200, size=830)
+        self.turn(later=1.0)
+        self.share = self.broker.catch_up_pulls.share
+        self.produce()
+
+    def narrow(self) -> None:
+        """Have all but the newest messages count as far behind."""
+        self.broker.reader.limits = replace(self.broker.reader.limits, catch_up_distance=100_000)
+
+    def produce(self) -> None:
+        """Append a message, and spend all the credit that reads have."""
+        fill(self.producer, "U", 1)
+        self.turn()
+        self.share.spend(1.0)
+
+    def turn(self, later: float = 0.0001) -> None:
+        self.now += later
+        self.broker.share_time(self.now, 0.0)
+
+    def ask(self, offset: int, **changes: object) -> int:
+        return self.client.ask(RequestCode.PULL_MESSAGE, pull_ext("T", queueOffset=offset, **changes))
+
+    def until_answered(self) -> Command:
+        for _ in range(5000):
+            self.turn()
+            found = self.client.answers()
+            if found:
+                return found[0]
+        raise AssertionError("no answer")
+
+
+@pytest.fixture
+def busy(start_broker: StartBroker) -> BusyBroker:
+    return BusyBroker(start_broker())
+
+
+def test_a_pull_far_behind_waits_for_its_share_while_messages_are_appended_and_others_do_not(
+    busy: BusyBroker,
+) -> None:
+    for opaque_again in range(2):  # recognised by its bytes, and not
+        busy.produce()
+        opaque = busy.ask(3)
+        assert busy.client.answers() == [] and busy.broker.next_turn_s is not None
+        assert busy.client.pull("T", queueOffset=195).code == 0, "near the end of the log"
+        assert busy.client.pull("T", queueOffset=200).code == ResponseCode.PULL_NOT_FOUND
+        assert busy.client.pull("T", queueOffset=900).code == ResponseCode.PULL_OFFSET_MOVED
+        answer = busy.until_answered()
+        assert (answer.opaque, answer.code, answer.remark) == (opaque, 0, "FOUND")
+        assert bodies(answer)[0] == b"000003" * 830, opaque_again
+        assert busy.broker.next_turn_s is None
+    busy.turn(later=1.0)
+    assert busy.client.pull("T", queueOffset=3).body == answer.body, (
+        "nothing is appended: it is read as it comes"
+    )
+
+
+def test_a_pull_that_waits_for_its_share_has_committed_its_offset_and_ends_with_its_connection(
+    busy: BusyBroker,
+) -> None:
+    busy.ask(3, commitOffset=2, sysFlag=4 | PullSysFlag.COMMIT_OFFSET)
+    assert busy.broker.offsets.query("cg", "T", 0) == 2
+    assert busy.broker.catch_up_pulls.size == 1
+    busy.client.disconnect()
+    assert busy.broker.catch_up_pulls.size == 0 and busy.broker.next_turn_s is None
+
+
+def test_a_pull_that_waits_for_its_share_is_refused_by_what_was_forbidden_meanwhile(busy: BusyBroker) -> None:
+    busy.ask(3)
+    busy.broker.topics.update(TopicConfig("T", 4, 4, perm=Permission.WRITE), START_MS)
+    assert busy.until_answered().code == ResponseCode.NO_PERMISSION
+
+
+def test_with_a_share_of_100_no_pull_waits(busy: BusyBroker) -> None:
+    busy.ask(3)
+    assert busy.client.answers() == []
+    busy.broker.reconfigure(replace(busy.broker.config, catch_up_read_ratio=100))
+    busy.narrow()
+    busy.produce()
+    assert busy.client.answers()[0].code == 0, "it waited, and is read"
+    busy.ask(4)
+    assert busy.client.answers()[0].code == 0
 
 
 def test_too_many_reads_from_disk_are_answered_2_at_once(

@@ -15,6 +15,7 @@ from typing import cast
 
 import pytest
 import trio
+import trio.testing
 
 from broker.broker import Broker
 from broker.remoting import shell as serve
@@ -27,7 +28,7 @@ from tests.broker.harness import InProcess, heartbeat_body, pull_ext, request, s
 from tests.support.waiting import until
 
 StartBroker = Callable[..., InProcess]
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 V2 = RequestCode.SEND_MESSAGE_V2
 
 
@@ -61,6 +62,7 @@ class Turns:
     def __init__(self, broker: Broker | None = None) -> None:
         self.broker = broker
         self.peer_reply_expected = False
+        self.next_turn_s: float | None = None
         self.begun = self.ended = self.woken = self.reports = 0
 
     def begin_turn(self) -> None:
@@ -322,6 +324,40 @@ async def test_a_wake_during_the_last_turn_before_others_have_theirs_is_heard(
         with trio.fail_after(PATIENCE_S):
             await heard.wait()
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("wait_s", [0.0, 0.0001])
+async def test_turns_go_on_without_events_while_they_are_wanted_and_others_are_heard_meanwhile(
+    net: Net, monkeypatch: pytest.MonkeyPatch, wait_s: float
+) -> None:
+    """Also beyond the time for which the loop is held at once."""
+    monkeypatch.setattr(serve, "_HOLD_MAX_S", 0.002)
+    echoed, over = trio.Event(), trio.Event()
+
+    def end_turn() -> None:
+        net.turns.ended += 1
+        if net.sessions and net.sessions[0].seen:
+            echoed.set()
+        if net.turns.ended == 500:
+            net.turns.next_turn_s = None
+            over.set()
+
+    monkeypatch.setattr(net.turns, "end_turn", end_turn)
+    net.turns.next_turn_s = wait_s
+    client = net.connect()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(net.shell.run)
+        client.sendall(b"x")
+        with trio.fail_after(PATIENCE_S):
+            await echoed.wait()
+            await over.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        ended = net.turns.ended
+        await trio.sleep(0.01)
+        assert net.turns.ended == ended, "and they end when none is wanted any more"
+        nursery.cancel_scope.cancel()
+    assert net.shell.idle_s >= wait_s * 100, "time without an event is not time of work"
 
 
 def test_an_ipv4_peer_is_known_as_one_also_where_both_families_are_listened_to(net: Net) -> None:

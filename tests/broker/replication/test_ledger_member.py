@@ -1,24 +1,14 @@
 """Brokers of a DLedger group: who takes messages, what waits, and what a change of leader does to both."""
 
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from broker.remoting.shell import Shell
-from broker.replication.ledger_sync import LedgerSync
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.format import fastjson
 from tests.broker.harness import pull_ext, send_ext
 from tests.support.ledger_brokers import LedgerBrokers, Member
 
 V2 = RequestCode.SEND_MESSAGE_V2
-
-
-class FlushedShell:
-    """A shell that owes nobody anything."""
-
-    def flush(self) -> None: ...
 
 
 def bodies(member: Member, topic: str = "T") -> list[bytes]:
@@ -156,37 +146,3 @@ def test_a_group_of_one_needs_nobody(tmp_path: Path) -> None:
         words = leader.broker.group.ready_words()
         assert words.send_ok == "fsynced on this machine, the only member"
         assert words.mode == "DLEDGER n0 of 1"
-
-
-def test_a_follower_copies_the_tables_of_its_leader_and_goes_on_with_them(tmp_path: Path) -> None:
-    with LedgerBrokers(tmp_path) as group:
-        leader = group.leader()
-        client = leader.connect()
-        assert client.send("Wide", b"x", queueId=0, defaultTopicQueueNums=4).code == ResponseCode.SUCCESS
-        leader.broker.offsets.commit("g", "Wide", 0, 1)
-        leader.broker.delays.load({3: 0})
-        follower = group.followers()[0]
-        codes = (
-            RequestCode.GET_ALL_TOPIC_CONFIG,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-            RequestCode.GET_ALL_CONSUMER_OFFSET,
-            RequestCode.GET_ALL_DELAY_OFFSET,
-        )
-        tables = {}
-        for code in codes:
-            data = client.call(code).body
-            value = fastjson.loads(data)
-            assert isinstance(value, dict)
-            tables[code] = value, data
-        broker = follower.broker
-        sync = LedgerSync(
-            broker.context, follower.member.ledger, broker, cast(Shell, FlushedShell()), broker.delays.follow
-        )
-        sync.adopt(tables)
-        group.until(lambda: bodies(follower, "Wide") == [b"x"])
-        group.stop(int(leader.id[1]))
-        new = group.leader()
-        if new is follower:
-            config = new.broker.topics.get("Wide")
-            assert config is not None and config.read_queues == 4, "empty queues are queues too"
-            assert new.broker.offsets.query("g", "Wide", 0) == 1

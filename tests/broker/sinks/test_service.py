@@ -115,6 +115,7 @@ def test_zombies_append_nothing(tmp_path: Path) -> None:
         append(client, range(3), attempt=4)
         assert append(client, [7], attempt=3).code == ResponseCode.ILLEGAL_OPERATION
         init(client)
+        assert counts(append(client, range(3), epoch=2)) == (0, 3)
         assert append(client, [7], attempt=9).code == ResponseCode.ILLEGAL_OPERATION
         assert commit(client, 3).code == ResponseCode.ILLEGAL_OPERATION
         assert len(bodies(running)) == 3
@@ -180,8 +181,13 @@ def test_a_forgotten_sink_begins_anew_and_an_idle_one_is_forgotten(tmp_path: Pat
         assert forget.code == ResponseCode.SUCCESS
         again = client.call(RequestCode.ROPEWALK_SINK_FORGET, {"sinkId": "S"})
         assert again.code == ResponseCode.QUERY_NOT_FOUND
-        init(client)
-        assert counts(append(client, [1])) == (1, 0)
+        assert append(client, [1]).code == ResponseCode.ILLEGAL_OPERATION
+        assert not listed(client)
+        epoch = init(client)["epoch"]
+        assert counts(append(client, [1], epoch=epoch)) == (1, 0)
+        running.tick(90 * 60_000)
+        assert len(listed(client)) == 1, "a batch that is open may be repeated"
+        assert commit(client, 1, epoch=epoch).code == ResponseCode.SUCCESS
         running.tick(30 * 60_000)
         assert len(listed(client)) == 1
         running.tick(31 * 60_000)
@@ -189,6 +195,33 @@ def test_a_forgotten_sink_begins_anew_and_an_idle_one_is_forgotten(tmp_path: Pat
     with InProcess(config_of(tmp_path), now_ms=running.clock.ms) as running:
         running.until(lambda: running.broker.sinks.is_loaded)
         assert not listed(running.connect())
+
+
+def test_a_state_that_found_no_room_on_the_disk_is_stored_with_the_next_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with InProcess(config_of(tmp_path)) as running:
+        client = running.connect()
+        with monkeypatch.context() as full:
+            full.setattr(running.broker.store, "put", lambda *_given: 0)
+            # Epoch 7 began under a master whose records did not come here.
+            refused = append(client, range(3), epoch=7)
+            assert (refused.code, refused.remark) == (
+                ResponseCode.SERVICE_NOT_AVAILABLE, "the disk is full, the sink's state was not stored",
+            )  # fmt: skip
+        assert counts(append(client, range(3), epoch=7)) == (3, 0)
+    with InProcess(config_of(tmp_path)) as running:
+        client = running.connect()
+        running.until(lambda: running.broker.sinks.is_loaded)
+        assert counts(append(client, range(3), epoch=7)) == (0, 3)
+        with monkeypatch.context() as full:
+            full.setattr(running.broker.store, "put", lambda *_given: 0)
+            assert commit(client, 3, epoch=7).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert commit(client, 3, epoch=7).code == ResponseCode.SUCCESS
+    with InProcess(config_of(tmp_path)) as running:
+        running.until(lambda: running.broker.sinks.is_loaded)
+        (row,) = listed(running.connect())
+        assert (row["batch"], row["open"]) == (0, False)
 
 
 def test_a_start_begins_at_the_newest_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

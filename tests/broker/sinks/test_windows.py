@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.sinks.records import apply_states, encode_states
-from broker.sinks.windows import Fenced, Sink, SinkTable, Task, TooManyRows, WrongCount
+from broker.sinks.windows import Fenced, Sink, SinkTable, Task, TooManyRows, WrongCount, WrongQuery
 from ropewalk.client.core.produce.row_identity import (
     RowIdentity,
     check_sink_id,
@@ -50,13 +50,13 @@ def test_rows_are_stored_once_whatever_is_repeated(
 ) -> None:
     """Against a model: a set for each partition, and the highest attempt; restarts come at any place."""
     table = SinkTable()
-    epoch = table.init("S", "T", "", 0, NOW).epoch
+    epoch = table.init("S", "T", "", 0, NOW).announced
     model: dict[int, set[bytes]] = {}
     stored: list[tuple[int, bytes]] = []
     attempts: dict[int, int] = {}
     for partition, attempt, new_epoch, keys, restarts in steps:
         if new_epoch:
-            epoch = table.init("S", "T", "", 0, NOW).epoch
+            epoch = table.init("S", "T", "", 0, NOW).announced
             attempts.clear()
         if restarts:
             fresh = SinkTable()
@@ -85,7 +85,10 @@ def test_a_new_epoch_fences_the_one_before_it_for_appends_and_commits() -> None:
     table = SinkTable()
     table.init("S", "T", "", 0, NOW)
     assert append(table, task(1), [b"a" * 16]) == [b"a" * 16]
-    assert table.init("S", "T", "", 0, NOW).epoch == 2
+    assert table.init("S", "T", "", 0, NOW).announced == 2
+    # It begins with its first request: an init does not say whose it is.
+    assert append(table, task(1), [b"c" * 16]) == [b"c" * 16]
+    assert append(table, task(2), [b"a" * 16]) == []
     with pytest.raises(Fenced, match="epoch 1 of sink S is over: epoch 2 has begun"):
         table.admit(task(1, attempt=9), 0, NOW)
     with pytest.raises(Fenced):
@@ -105,9 +108,45 @@ def test_a_committed_batch_takes_nothing_more_and_its_commit_can_be_repeated() -
     # A repeated commit of the batch before takes nothing away from the open one.
     assert commit(table, 1, 0, 1) is None
     assert table.rows == 1
-    # Another checkpoint counts its batches from the beginning.
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_another_query_is_refused_and_disturbs_nobody(is_committed: bool) -> None:
+    table = SinkTable()
     table.init("S", "T", "", 0, NOW)
-    assert append(table, task(2, query="other"), [b"a" * 16]) == [b"a" * 16]
+    append(table, task(), [b"a" * 16])
+    if is_committed:
+        commit(table, 1, 0, 1)
+    after = task(batch=int(is_committed))
+    epoch = table.init("S", "T", "", 0, NOW).announced
+    for query, words in (
+        ("other", "checkpoint of query q, give option sinkId a new name"),
+        ("-", "a batch write"),
+    ):
+        with pytest.raises(WrongQuery, match=words):
+            table.admit(task(epoch, query=query), 0, NOW)
+        with pytest.raises(WrongQuery, match="ropewalk admin sink forget S"):
+            commit(table, epoch, 0, 0, query)
+    assert append(table, after, [b"b" * 16]) == [b"b" * 16]
+    assert commit(table, 1, after.batch, 1 + (not is_committed)) is not None
+
+
+def test_a_forgotten_sink_fences_what_is_on_its_way_and_takes_any_query() -> None:
+    table = SinkTable()
+    table.init("S", "T", "", 0, NOW)
+    append(table, task(), [b"a" * 16])
+    assert table.forget("S", NOW) is not None
+    assert table.forget("S", NOW) is None
+    assert table.count == 0
+    with pytest.raises(Fenced, match="the sink was forgotten"):
+        table.admit(task(attempt=3), 0, NOW)
+    with pytest.raises(Fenced, match="the sink was forgotten"):
+        commit(table, 1, 0, 1)
+    epoch = table.init("S", "T", "", 0, NOW).announced
+    with pytest.raises(Fenced):
+        table.admit(task(attempt=3), 0, NOW)
+    assert append(table, task(epoch, query="other"), [b"a" * 16]) == [b"a" * 16]
+    assert table.count == 1
 
 
 @pytest.mark.parametrize(("rows", "says"), [(1, "not deterministic"), (3, "lost with a master")])
@@ -154,6 +193,11 @@ def test_idle_sinks_expire_and_forgotten_ones_stay_away() -> None:
     table = SinkTable()
     table.init("old", "T", "", 0, NOW)
     table.init("new", "T", "", 0, NOW + 10)
+    table.init("S", "T", "", 70, NOW)
+    append(table, task(), [b"a" * 16])
+    assert table.expire(NOW + 1, 70) == ["old"]
+    assert table.expire(NOW + 1, 71) == ["S"]  # retention has taken rows of the open batch
+    table.init("old", "T", "", 0, NOW)
     assert table.expire(NOW + 1) == ["old"]
     states: dict[str, Sink] = {}
     apply_states(states, encode_states(table.sinks.values()))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from broker.timers import timer_service
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.headers import RecallHandle
 from ropewalk.format.remoting import Command
@@ -534,6 +535,28 @@ def test_more_recalls_than_a_turn_takes_hide_no_message(start_broker: StartBroke
     assert running.broker.timers.cancelled == 300
 
 
+def test_messages_among_many_recalls_are_found_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn looks at a bounded number of units, also after a start in the middle of their slot."""
+    monkeypatch.setattr(timer_service, "_SCAN_MAX", 2)
+    monkeypatch.setattr(timer_service, "_DELIVER_MAX", 3)
+    expected = [b"%03d" % number for number in range(0, 40, 5)]
+    with InProcess(config_of(tmp_path, recallMessageEnable=True)) as running:
+        client = running.connect()
+        for number in range(40):
+            answer = timed(client, b"%03d" % number, TIMER_DELAY_SEC=10)
+            if number % 5:
+                assert recall(client, answer.ext["recallHandle"]).code == 0
+        running.tick(11_000)
+        running.until(lambda: running.broker.timers.delivered >= 3)
+        begun = len(bodies(running))
+    with InProcess(config_of(tmp_path, recallMessageEnable=True)) as running:
+        running.clock.ms += 12_000
+        pass_time(running, 200)
+        assert bodies(running) == expected and 3 <= begun < len(expected)
+
+
 def test_a_wrong_handle_is_refused_in_words(start_broker: StartBroker) -> None:
     running = start_broker(recallMessageEnable=True)
     client = running.connect()
@@ -594,7 +617,7 @@ def test_a_kill_in_the_middle_of_a_slot_repeats_what_no_page_knew_and_loses_noth
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """Wait for a helper thread, without a turn of the loop."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.001)

@@ -23,16 +23,22 @@ from ha.raft.types import (
     Fetched,
     Heartbeat,
     HeartbeatAnswer,
+    Leaving,
     Link,
     Linked,
     MemberId,
     Message,
+    Read,
+    ReadAnswer,
+    ReadAsked,
     Received,
     Role,
     Settings,
     Standing,
     Stuck,
+    TakeLead,
     Tick,
+    TransferAsked,
     Vote,
     VoteAnswer,
 )
@@ -71,6 +77,7 @@ class Script:
         )
         self.last: dict[tuple[MemberId, MemberId], tuple[Message, int, list[Entry]]] = {}
         self._payload = 0
+        self._tokens = 0
         self._link = 0
         self._links: dict[frozenset[MemberId], int] = {}
         for id in self.members:
@@ -167,6 +174,10 @@ class Script:
             self.tell(f"{member.id} -> {peer} {shown_message(message)}")
         if effects.commit is not None:
             self.tell(f"{member.id} commits through {effects.commit.index}")
+        for token, ok in effects.reads:
+            self.tell(f"{member.id} {'serves' if ok else 'refuses'} read {token}")
+        for _token, result in effects.done:
+            self.tell(f"{member.id} ends the transfer: {result.name}")
         if effects.doubt_over:
             self.tell(f"{member.id} is in doubt no longer")
             log.doubt = None
@@ -279,6 +290,15 @@ class Script:
             case "full" | "empty":
                 self.members[rest[0]].log.set_full(word == "full")
                 self.step(rest[0], Stuck(word == "full"))
+            case "transfer":
+                self._tokens += 1
+                target = rest[1] if len(rest) > 1 else ""
+                self.step(rest[0], TransferAsked(self._tokens, target, self.now))
+            case "read":
+                self._tokens += 1
+                self.step(rest[0], ReadAsked(self._tokens, self.now))
+            case "leave":
+                self.step(rest[0], Leaving())
             case "crash":
                 self.crash(rest[0])
             case "start":
@@ -311,12 +331,20 @@ def shown_message(message: Message) -> str:
             return f"AppendAnswer[{term}] refused behind {prev_index}, hint {last}/{hint}"
         case Heartbeat(term, commit, number):
             return f"Heartbeat[{term}] round {number}, commit {commit}"
-        case HeartbeatAnswer(term, number, last, durable):
-            return f"HeartbeatAnswer[{term}] round {number}, durable {durable} of {last}"
-        case Vote(term, last_index, last_term, pre, _transfer):
-            return f"{'PreVote' if pre else 'Vote'}[{term}] last {last_index}/{last_term}"
+        case HeartbeatAnswer(term, number, last, durable, able):
+            unable = "" if able else ", unable to lead"
+            return f"HeartbeatAnswer[{term}] round {number}, durable {durable} of {last}{unable}"
+        case Vote(term, last_index, last_term, pre, transfer):
+            name = "PreVote" if pre else "TransferVote" if transfer else "Vote"
+            return f"{name}[{term}] last {last_index}/{last_term}"
         case VoteAnswer(term, pre, result):
             return f"{'PreVoteAnswer' if pre else 'VoteAnswer'}[{term}] {result.name}"
+        case TakeLead(term):
+            return f"TakeLead[{term}]"
+        case Read(term, number):
+            return f"Read[{term}] question {number}"
+        case ReadAnswer(term, number, index):
+            return f"ReadAnswer[{term}] question {number}: {index if index >= 0 else 'not yet'}"
 
 
 def _range(first: int, last: int) -> str:

@@ -52,7 +52,7 @@ def run(broker: RopewalkBroker, story: str) -> Any:
     ended = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROLOGUE + textwrap.dedent(story),
          broker.namesrv, broker.topic("forked"), broker.group("forked")],
-        env=checkout_environment(), capture_output=True, text=True, timeout=30, check=False,
+        env=checkout_environment(), capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
@@ -220,7 +220,7 @@ def test_a_push_consumer_stays_with_its_parent_and_may_be_started_anew(
 
             queues, closed, name = forked(child)()
             producer.send(topic, b"after")
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while "after" not in seen and time.monotonic() < deadline:
                 time.sleep(0.01)
             print(json.dumps([queues, closed, name != consumer.client_id, seen]))

@@ -15,6 +15,7 @@ import anyio.to_thread
 import pytest
 
 from ropewalk import AsyncProducer, Message, OutcomeUnknown, Producer, PullConsumer, SendStatus, Unreachable
+from tests.support.long_run import ROOM_S
 from tests.support.ports import free_ports
 from tests.support.processes import RunningBroker, checkout_command, checkout_environment, running_broker
 
@@ -111,10 +112,10 @@ def test_the_time_limit_of_a_send_is_kept_by_a_broker_that_says_nothing(place: P
             began = time.monotonic()
             with pytest.raises((OutcomeUnknown, Unreachable)):
                 producer.send("orders" if known else "others", b"x", timeout=1)
-            assert time.monotonic() - began < 1.9, "one limit, and not one for each attempt"
+            assert time.monotonic() - began < 1.9 + ROOM_S, "one limit, and not one for each attempt"
             with pytest.raises((OutcomeUnknown, Unreachable)):
                 producer.send_batch("orders", [b"x", b"y"], timeout=0.5)
-            assert time.monotonic() - began < 2.9
+            assert time.monotonic() - began < 2.9 + ROOM_S
 
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
@@ -128,7 +129,7 @@ def test_and_of_an_async_one(place: Place, backend: str, known: bool) -> None:
                 began = time.monotonic()
                 with pytest.raises((OutcomeUnknown, Unreachable)):
                     await producer.send("orders", b"x", timeout=1)
-                assert time.monotonic() - began < 1.9
+                assert time.monotonic() - began < 1.9 + ROOM_S
 
     anyio.run(story, backend=backend)
 
@@ -143,4 +144,4 @@ def test_a_poll_does_not_wait_much_longer_than_it_was_told(place: Place, known: 
             began = time.monotonic()
             with suppress(OutcomeUnknown, Unreachable):
                 assert consumer.poll(timeout=0.5) == []
-            assert time.monotonic() - began < 2.5
+            assert time.monotonic() - began < 2.5 + ROOM_S

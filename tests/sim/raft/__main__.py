@@ -7,8 +7,11 @@ which command it can be seen again.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
+
+import structlog
 
 
 def main() -> int:
@@ -17,13 +20,21 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, help="this one only")
     parser.add_argument("--bug", help="plant this bug of tests/bugs first")
+    parser.add_argument(
+        "--store", action="store_true", help="members with the shipped shell and store, no model"
+    )
     parser.add_argument("--verbose", action="store_true", help="tell every event of each life")
     options = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     if options.bug is not None:
         from tests.bugs.plant import install
 
         install(options.bug)
     from tests.sim.raft import world  # late: a bug may have to be planted first
+    from tests.sim.raft.model_member import ModelMember
+    from tests.sim.raft.store_member import StoreMember
+
+    make_member = StoreMember if options.store else ModelMember
 
     seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
     began = time.process_time()
@@ -31,9 +42,10 @@ def main() -> int:
     simulated = 0.0
     for seed in seeds:
         try:
-            life = world.run(seed, options.verbose)
+            life = world.run(seed, options.verbose, make_member)
         except AssertionError as broken:
             bug = f" --bug {options.bug}" if options.bug else ""
+            bug += " --store" if options.store else ""
             print(f"BROKEN after {time.process_time() - began:.1f} s, seed {seed}: {broken}")
             print(f"again: python -m tests.sim.raft --seed {seed}{bug}")
             if options.seed is not None:

@@ -24,7 +24,7 @@ from ha.raft.types import (
 from tests.sim.raft.model_log import Entry
 
 if TYPE_CHECKING:
-    from tests.sim.raft.world import Member
+    from tests.sim.raft.member import Member
 
 GRANTED = (VoteResult.ACCEPT, VoteResult.ACCEPT_WITH_RESERVE)
 

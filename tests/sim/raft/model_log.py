@@ -69,15 +69,35 @@ class Recovered:
 class MemberLog(Protocol):
     """The log of one member, through all of its lives."""
 
-    view: list[Entry]
-    """What a reader of the process would see."""
+    full: bool
+    flush_ms: float
+    hiccups: bool
 
-    def recover(self) -> Recovered: ...
-    def save(self, ballot: Ballot) -> None: ...
-    def cut(self, point: Point) -> None: ...
-    def place(self, run: Run, entries: list[Entry], skip: int) -> None: ...
-    def append(self, term: int, payloads: list[int]) -> Run: ...
-    def read(self, index: int, size: int) -> tuple[Point, Run]: ...
+    @property
+    def view(self) -> list[Entry]:
+        """The entries that a reader of the process would see."""
+
+    @property
+    def ballot_on_disk(self) -> Ballot:
+        """The ballot that outlives a loss of power."""
+
+    @property
+    def written(self) -> Point:
+        """The commit point that was written down."""
+
+    @property
+    def accepts(self) -> bool:
+        """Whether a leader may append now."""
+
+    @property
+    def has_lost_power(self) -> bool:
+        """Whether the power went in the middle of a step."""
+
+    def ordered(self) -> list[Entry]: ...
+    def set_full(self, full: bool) -> None: ...
+    def heal(self) -> None: ...
+    def lose_power_soon(self) -> bool: ...
+    def damage(self, index: int) -> None: ...
     def has_on_disk(self, entry: Entry) -> bool: ...
     def had_on_disk(self, entry: Entry) -> bool: ...
     def killed(self) -> None: ...
@@ -278,6 +298,11 @@ class ModelLog:
             at -= 1  # what stands in front of an entry that is synced is synced too
         platter[at:size] = self.view[at:size]
 
+    def heal(self) -> None:
+        """Let the disk be quick again."""
+        self.flush_ms = 2.0
+        self.hiccups = False
+
     # -- what survives -----------------------------------------------------------------------------------
 
     def had_on_disk(self, entry: Entry) -> bool:
@@ -287,6 +312,12 @@ class ModelLog:
     def has_on_disk(self, entry: Entry) -> bool:
         index = entry[0]
         return index < len(self.platter) and self.platter[index] == entry
+
+    has_lost_power = False
+
+    def lose_power_soon(self) -> bool:
+        """Nothing lies between two steps here: the power goes at once."""
+        return False
 
     def killed(self) -> None:
         """The process is gone; what it wrote is in the page cache."""

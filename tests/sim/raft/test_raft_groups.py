@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
 
+import pytest
+import structlog
+
+from tests.sim.raft.store_member import StoreMember
 from tests.sim.raft.world import run
 
 SEEDS, SEEDS_LONG = 600, 40_000
 PARTS = 8
+STORE_EVERY = 8
+"""One life in so many has members with the shipped shell and store: it costs five times as much."""
+
+
+@pytest.fixture
+def quiet_log() -> Iterator[None]:
+    """Members of the shipped shell tell each change of role."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    yield
+    structlog.configure(**before)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_no_promise_is_broken_by_any_fault(part: int, long_run: bool) -> None:
-    """A failing seed is named, and seen again with `python -m tests.sim.raft --seed N`."""
+def test_no_promise_is_broken_by_any_fault(part: int, long_run: bool, quiet_log: None) -> None:
+    """A failing seed is named, and seen again with `python -m tests.sim.raft --seed N`, with or without `--store`."""
     count = (SEEDS_LONG if long_run else SEEDS) // PARTS
     for seed in range(part * count, (part + 1) * count):
-        run(seed)
+        if seed % STORE_EVERY:
+            run(seed)
+        else:
+            run(seed, make_member=StoreMember)
+
+
+def test_one_seed_tells_one_story_with_stores_too(quiet_log: None) -> None:
+    first, second = run(8, make_member=StoreMember), run(8, make_member=StoreMember)
+    assert first.told == second.told
+    assert first.checks.truth == second.checks.truth
 
 
 def test_one_seed_tells_one_story() -> None:

@@ -4,8 +4,10 @@
     calm     all is healed and started: within 10 s there is one leader, and all logs are equal and committed
     quiet    one follower after the other stalls or is cut off, and comes back: nobody loses the lead over it
 
-Which faults a life has is drawn for each seed. The shell here is the smallest that keeps the contract of `Effects`;
-it decides nothing about terms or roles.
+In every fourth life over a model the lead is handed over, too, and in half of these one member is preferred.
+
+Which faults a life has is drawn for each seed. A member is a core over a model of its log (`ModelMember`), or the
+shipped shell and store over a disk that forgets (`StoreMember`).
 """
 
 from __future__ import annotations
@@ -15,33 +17,29 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from ha.raft.node import RaftNode
+from msgspec import structs
+
 from ha.raft.types import (
     Append,
     AppendAnswer,
-    Appended,
-    Applied,
-    Config,
     Effects,
     Event,
-    Fetched,
     Link,
     Linked,
     MemberId,
     Message,
-    Received,
-    Role,
+    ReadAsked,
     Settings,
-    Standing,
     Stuck,
-    Tick,
+    TransferAsked,
+    TransferResult,
 )
-from ropewalk.errors import RemoteProtocolError
+from tests.sim.disk import PowerLoss
 from tests.sim.raft.checks import Broken, Checks
-from tests.sim.raft.model_log import Entry, ModelLog
+from tests.sim.raft.member import Member
+from tests.sim.raft.model_member import ModelMember
 
 SETTINGS = Settings(pending_bytes_max=64 << 10, window_frames=8, frame_bytes_max=2048, window_bytes=8 << 10)
-TICK_MS = 50
 CALM_MS = 10_000
 DELAY_MS = 1500
 FAULTS = (
@@ -50,223 +48,42 @@ FAULTS = (
 )  # fmt: skip
 
 
-class Member:
-    """One machine: a log that outlives the process, and the core of its present life."""
-
-    def __init__(self, world: World, id: MemberId) -> None:
-        self.id = id
-        self.world = world
-        self.life = 0
-        self.core: RaftNode | None = None
-        self.log = ModelLog(world.chance, self._post, self._later)
-        self.standing: Standing | None = None
-        self.committed = -1
-        self.waiting: set[int] = set()
-        """Payloads of clients that wait for an answer of this member."""
-        self.links: dict[tuple[MemberId, Link], int] = {}
-        self.asleep_until = 0.0
-        self.asleep: list[tuple[Callable[..., None], tuple[object, ...]]] = []
-        self.rate = 1.0
-        self.offset = 0
-        self.events = 0
-
-    def now(self) -> int:
-        """This machine's own monotonic clock."""
-        return self.offset + int(self.world.time * self.rate)
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this member said that it leads, and nothing else since."""
-        return self.standing is not None and self.standing.role is Role.LEADER
-
-    @property
-    def standing_term(self) -> int:
-        """The term in which it said so."""
-        return self.standing.term if self.standing is not None else -1
-
-    # -- a life ------------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        self.life += 1
-        self.asleep.clear()
-        self.asleep_until = 0.0
-        found = self.log.recover()
-        self.committed = found.commit.index
-        self.waiting = set()
-        self.standing = None
-        config = Config(self.world.ids)
-        self.core = RaftNode(
-            self.id,
-            config,
-            self.world.settings,
-            ballot=found.ballot,
-            rows=found.rows,
-            end=found.end,
-            commit=found.commit,
-            doubt=found.doubt,
-        )
-        due = self.world.time + self.world.chance.random() * TICK_MS
-        self.world.at(due, self.tick, self.life, due)
-        for peer in self.world.members.values():
-            if peer is not self and peer.core is not None:
-                for kind in Link:
-                    self.world.link(self, peer, kind)
-
-    def die(self, power: bool) -> None:
-        self.core = None
-        self.life += 1
-        if power:
-            self.log.power_lost()
-        else:
-            self.log.killed()
-        for peer in self.world.members.values():
-            # A killed process resets its connections; a machine without power says nothing.
-            if peer.core is not None and not power:
-                for kind in Link:
-                    self.world.at(
-                        self.world.time + 1,
-                        self.world.unlinked,
-                        peer,
-                        self.id,
-                        kind,
-                        peer.links.get((self.id, kind)),
-                    )
-        self.links.clear()
-
-    def _later(self, ms: float, what: Callable[[], None]) -> None:
-        self.world.at(self.world.time + ms, self._if_alive, self.life, what)
-
-    def _if_alive(self, life: int, what: Callable[[], None]) -> None:
-        if self.life == life:
-            what()
-
-    def _post(self, event: Event) -> None:
-        """The storage thread has something to say; the loop hears it when it is awake."""
-        self.world.at(self.world.time, self.deliver, self.life, event)
-
-    def deliver(self, life: int, event: Event) -> None:
-        if life != self.life:
-            return
-        if self.world.time < self.asleep_until:
-            self.asleep.append((self.deliver, (life, event)))
-            return
-        self.step(event)
-
-    def tick(self, life: int, due: float) -> None:
-        if life != self.life:
-            return
-        if self.world.time < self.asleep_until:
-            self.asleep.append((self.tick, (life, due)))
-            return
-        world = self.world
-        world.at(world.time + TICK_MS, self.tick, life, world.time + TICK_MS)
-        self.step(Tick(self.now(), int((world.time - due) * self.rate), world.chance.random()))
-        core = self.core
-        if core is not None and core.log.commit.index > core.applied.index:
-            self.step(Applied(core.log.commit))
-            if core.log.commit.index <= core.log.durable:
-                self.log.written = core.log.commit
-
-    def sleep(self, ms: float) -> None:
-        """Stop the loop, not the disk: SIGSTOP, or a turn that takes long."""
-        self.asleep_until = self.world.time + ms
-        self.world.at(self.asleep_until, self.wake, self.life)
-
-    def wake(self, life: int) -> None:
-        if life != self.life or self.world.time < self.asleep_until:
-            return
-        missed, self.asleep = self.asleep, []
-        if self.world.chance.random() < 0.7:  # a loop looks at its timers first
-            missed.sort(key=lambda each: each[0] != self.tick)
-        for what, parameters in missed:
-            what(*parameters)
-
-    # -- the shell ---------------------------------------------------------------------------------------
-
-    def step(self, event: Event) -> None:
-        core = self.core
-        if core is None:
-            return
-        self.world.events += 1
-        try:
-            effects = core.step(event)
-        except RemoteProtocolError as refused:
-            raise Broken(f"I18: {self.id} refuses what another correct member sent: {refused}") from refused
-        if self.world.told is not None:
-            self.world.told.append((self.world.time, self.id, event, effects))
-        self.carry_out(effects, event)
-
-    def carry_out(self, effects: Effects, event: Event) -> None:
-        world, log, core = self.world, self.log, self.core
-        assert core is not None
-        if effects.save is not None:
-            log.save(effects.save)
-        if effects.cut is not None:
-            world.cuts += 1
-            log.cut(effects.cut)
-        for run, skip in effects.place:
-            entries = world.payload
-            world.checks.placed(self, entries, world.prev_term)
-            log.place(run, entries, skip)
-        if effects.role is not None:
-            if effects.role.role is Role.LEADER and not self.is_leader:
-                world.leads(self)
-            self.standing = effects.role
-            if effects.role.role is not Role.LEADER:
-                self.waiting = set()
-        for peer, message in effects.send:
-            world.send(self, peer, message)
-        for peer, index, size in effects.fetch:
-            world.at(world.time + world.chance.uniform(0.2, 3), self.fetch, self.life, peer, index, size)
-        if effects.doubt_over:
-            log.doubt = None
-        world.checks.after(self, effects, world.members)
-        if effects.open_term is not None:
-            self.append([world.payload_number()])
-        elif effects.commit is not None and core.term_first > core.applied.index:
-            world.at(world.time + 1, self.deliver, self.life, Applied(effects.commit))
-
-    def append(self, payloads: list[int]) -> None:
-        assert self.core is not None
-        before = self.log.end
-        run = self.log.append(self.core.term, payloads)
-        self.waiting.update(payloads[: run.count])
-        self.world.checks.placed(self, self.log.view[run.first :], before.term)
-        self.step(Appended(run, self.now()))
-
-    def fetch(self, life: int, peer: MemberId, index: int, size: int) -> None:
-        core = self.core
-        if core is None or life != self.life or index > core.log.end.index:
-            return
-        if index >= len(self.log.view) or not self.log.accepts:
-            self.world.at(self.world.time + 5, self.fetch, life, peer, index, size)
-            return
-        prev, run = self.log.read(index, size)
-        self.deliver(life, Fetched(peer, prev, run, self.now()))
-
-
 class World:
     """One life of a group."""
 
-    def __init__(self, seed: int, verbose: bool = False) -> None:
+    def __init__(
+        self, seed: int, verbose: bool = False, make_member: Callable[[World, MemberId], Member] = ModelMember
+    ) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
         self.time = 0.0
         self.events = 0
         self.cuts = 0
+        is_model = make_member is ModelMember
+        self.hands_over = is_model and seed % 4 == 3
+        """Whether leaders are told to hand over. The other lives are what they were before there were transfers."""
         self.settings = SETTINGS
+        self.outcomes: dict[int, TransferResult] = {}
+        self.reads_served: set[int] = set()
+        self._reads = 0
+        self._floors: dict[int, int] = {}
+        """By the token of a read: what was committed when it was asked."""
+        self._transfers = 0
         size = self.chance.choices((3, 5, 7, 1), (70, 22, 5, 3))[0]
         self.ids = tuple(f"n{number}" for number in range(size))
+        if is_model and seed % 8 == 7:
+            self.settings = structs.replace(SETTINGS, preferred=(self.ids[0],))
         self.checks = Checks(size)
         self.told: deque[tuple[float, MemberId, Event, Effects]] | None = deque(
             maxlen=None if verbose else 200
         )
-        self.payload: list[Entry] = []
-        """The bytes of the Append that is being delivered."""
-        self.prev_term = -1
         share = self.chance.choice((0.15, 0.3, 0.6))
         self.kinds = [kind for kind in FAULTS if self.chance.random() < share]
+        if self.hands_over:
+            self.kinds.append("transfer")
         self.is_storm = True
+        self.contents: dict[tuple[int, int], bytes] = {}
+        """By (index, term): the bytes of an entry, where members have a store."""
         self.blocked: set[tuple[MemberId, MemberId]] = set()
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._number = 0
@@ -274,7 +91,7 @@ class World:
         self._last_link = 0
         self._arrivals: dict[tuple[MemberId, MemberId, Link], float] = {}
         self._rtt = self.chance.choice((0.3, 2.0, 20.0))
-        self.members = {id: Member(self, id) for id in self.ids}
+        self.members = {id: make_member(self, id) for id in self.ids}
         for member in self.members.values():
             member.log.hiccups = "slow disk" in self.kinds
         if "clock" in self.kinds:
@@ -292,7 +109,10 @@ class World:
         heap = self._heap
         while heap and heap[0][0] <= time:
             self.time, _, what, parameters = heapq.heappop(heap)
-            what(*parameters)
+            try:
+                what(*parameters)
+            except PowerLoss:
+                self._power_lost()
         self.time = time
 
     def payload_number(self) -> int:
@@ -337,9 +157,7 @@ class World:
         if number is None or (member.id, peer) in self.blocked:
             return
         chance = self.chance
-        entries: list[Entry] = []
-        if isinstance(message, Append) and message.run is not None:
-            entries = member.log.view[message.run.first : message.run.last + 1]
+        payload = member.payload_of(message)
         arrival = self.time + self._rtt * (0.5 + chance.random())
         if self.is_storm:
             kinds = self.kinds
@@ -349,24 +167,55 @@ class World:
                 arrival += chance.random() * DELAY_MS
             if "repeat" in kinds and chance.random() < 0.05:
                 again = arrival + chance.random() * 300
-                self.at(again, self._arrive, self.members[peer], member.id, number, message, entries)
+                self.at(again, self._arrive, self.members[peer], member.id, number, message, payload)
         key = (member.id, peer, kind)
         if not (self.is_storm and "reorder" in self.kinds and chance.random() < 0.1):
             arrival = self._arrivals[key] = max(arrival, self._arrivals.get(key, 0.0))
-        self.at(arrival, self._arrive, self.members[peer], member.id, number, message, entries)
+        self.at(arrival, self._arrive, self.members[peer], member.id, number, message, payload)
 
-    def _arrive(
-        self, member: Member, peer: MemberId, number: int, message: Message, entries: list[Entry]
-    ) -> None:
+    def _arrive(self, member: Member, peer: MemberId, number: int, message: Message, payload: object) -> None:
         if self.time < member.asleep_until:
-            member.asleep.append((self._arrive, (member, peer, number, message, entries)))
+            member.asleep.append((self._arrive, (member, peer, number, message, payload)))
             return
-        self.payload = entries
-        if isinstance(message, Append):
-            self.prev_term = message.prev.term
-        member.step(Received(peer, number, message, member.now()))
+        member.arrived(peer, number, message, payload)
 
     # -- clients -----------------------------------------------------------------------------------------
+
+    def ask_reads(self) -> None:
+        """Read at a member, whichever it is; a moment later again."""
+        chance = self.chance
+        self.at(self.time + chance.random() * 60, self.ask_reads)
+        member = self.members[chance.choice(self.ids)]
+        if member.core is not None and self.time >= member.asleep_until:
+            for _ in range(chance.choice((1, 1, 3))):
+                self.ask_read(member)
+
+    def ask_read(self, member: Member) -> int:
+        """Read at a member that is awake. Return the token, with which `reads_served` will tell of it."""
+        self._reads += 1
+        self._floors[self._reads] = len(self.checks.truth) - 1
+        member.step(ReadAsked(self._reads, member.now()))
+        return self._reads
+
+    def read(self, member: Member, token: int, ok: bool) -> None:
+        """Judge a read: it sees all that any leader had committed when it was asked."""
+        floor = self._floors.pop(token)
+        assert member.core is not None
+        if ok and member.core.applied.index < floor:
+            raise Broken(
+                f"I10: {member.id} serves read {token} at {member.core.applied.index}, which was asked when {floor} "
+                "was committed"
+            )
+        if ok:
+            self.reads_served.add(token)
+
+    def read_everywhere(self) -> None:
+        """Read at every member, in peace: each is served."""
+        tokens = [self.ask_read(member) for member in self.members.values() for _ in range(3)]
+        self.run_until(self.time + 1500)
+        lost = [token for token in tokens if token not in self.reads_served]
+        if lost:
+            raise Broken(f"I18: reads {lost} of {tokens} were not served in peace: {self.describe()}")
 
     def produce(self) -> None:
         """Send messages to a member that says it leads, if there is one."""
@@ -404,8 +253,10 @@ class World:
         is_up = member.core is not None
         match kind:
             case "kill" | "power" if is_up:
+                if kind == "power" and member.log.lose_power_soon():
+                    return
                 member.die(kind == "power")
-                self.at(self.time + chance.random() * 1200, self._restart, member)
+                self.at(self.time + chance.random() * 1200, self.restart, member)
             case "leaders die":
                 for each in self.members.values():
                     if each.is_leader:
@@ -414,7 +265,7 @@ class World:
                 for each in self.members.values():
                     if each.core is not None:
                         each.die(True)
-                        self.at(self.time + chance.random() * 400, self._restart, each)
+                        self.at(self.time + chance.random() * 400, self.restart, each)
             case "damage" if not is_up:
                 self._damage(member)
             case "stall" if is_up:
@@ -432,12 +283,22 @@ class World:
                     if each.is_leader:
                         each.log.flush_ms = chance.choice((2.0, 20.0, 200.0))
                         self._block(self._pairs(each), chance.uniform(500, 1300))
+            case "transfer":
+                for each in self.members.values():
+                    if each.is_leader or chance.random() < 0.1:
+                        self.transfer(each, chance.choice(("", other.id)))
             case "reset" if is_up and member is not other and other.core is not None:
                 self.reset(member, other, chance.choice(list(Link)))
             case "slow disk":
                 member.log.flush_ms = chance.choice((2.0, 2.0, 30.0, 200.0))
             case "full" if is_up:
                 self._fill(member, not member.log.full)
+
+    def transfer(self, member: Member, target: MemberId) -> int:
+        """Tell a member to hand the lead over. Return the token under which it says what became of it."""
+        self._transfers += 1
+        member.deliver(member.life, TransferAsked(self._transfers, target, member.now()))
+        return self._transfers
 
     def leads(self, member: Member) -> None:
         """A member began to lead: the moment at which its death is most interesting."""
@@ -446,10 +307,17 @@ class World:
                 self.time + self.chance.expovariate(1 / (3 * self._rtt + 5)), self._kill, member, member.life
             )
 
+    def _power_lost(self) -> None:
+        """End the lives of members whose power went in the middle of a step."""
+        for member in self.members.values():
+            if member.core is not None and member.log.has_lost_power:
+                member.die(True)
+                self.at(self.time + self.chance.random() * 1200, self.restart, member)
+
     def _kill(self, member: Member, life: int) -> None:
         if member.life == life:
             member.die(self.chance.random() < 0.5)
-            self.at(self.time + self.chance.random() * 600, self._restart, member)
+            self.at(self.time + self.chance.random() * 600, self.restart, member)
 
     def _fill(self, member: Member, full: bool) -> None:
         if member.log.full is not full:
@@ -463,7 +331,7 @@ class World:
         self.blocked |= pairs
         self.at(self.time + (ms or self.chance.random() * 1500), self.blocked.difference_update, pairs)
 
-    def _restart(self, member: Member) -> None:
+    def restart(self, member: Member) -> None:
         if member.core is None:
             member.start()
             if member.log.full:
@@ -488,8 +356,7 @@ class World:
         self.is_storm = False
         self.blocked = set()
         for member in self.members.values():
-            member.log.flush_ms = 2.0
-            member.log.hiccups = False
+            member.log.heal()
             if member.core is not None:
                 self._fill(member, False)
             else:
@@ -498,7 +365,7 @@ class World:
                 member.asleep_until = self.time
                 member.wake(member.life)
         for member in self.members.values():
-            self._restart(member)
+            self.restart(member)
 
     def calm(self) -> None:
         """Let the group come to rest. Raises `Broken` if it does not."""
@@ -508,6 +375,8 @@ class World:
                 raise Broken(f"I18: the group does not come to rest in {CALM_MS} ms: {self.describe()}")
             self.run_until(self.time + 50)
         self.checks.at_rest(self.members)
+        for member in self.members.values():
+            member.at_rest()
 
     def _rests(self) -> bool:
         leader = self.leader()
@@ -515,7 +384,7 @@ class World:
             return False
         end = leader.core.log.end
         return all(
-            member.core is not None and member.core.log.commit == end and member.core.leader == leader.id
+            member.rests(end) and member.core is not None and member.core.leader == leader.id
             for member in self.members.values()
         )
 
@@ -555,6 +424,43 @@ class World:
                 raise Broken(f"I18: {member.id} was cut off, and {other.id} went to {other.standing}")
         self.calm()
 
+    def hand_over(self) -> None:
+        """Hand the lead to every follower in turn: each takes over at once, and no client is left without an answer."""
+        for target in self.ids:
+            leader = self.leader()
+            assert leader is not None and leader.core is not None
+            term = leader.core.term
+            leader.append([self.payload_number() for _ in range(3)])
+            payloads = set(leader.waiting)
+            token = self.transfer(leader, target)
+            end = self.time + 1500
+            while self.time < end - 300:  # clients go on sending to whoever takes messages
+                self.run_until(self.time + 5)
+                now = self.leader()
+                if now is not None and now.log.accepts:
+                    now.append([self.payload_number()])
+                    payloads |= now.waiting
+            self.run_until(end)
+            now = self.leader()
+            if now is None or now.id != target or self.outcomes.get(token) is not TransferResult.SUCCESS:
+                raise Broken(
+                    f"I18: {leader.id} handed over to {target}: {self.outcomes.get(token)}, {self.describe()}"
+                )
+            assert now.core is not None
+            if now.core.term != term + (target != leader.id):
+                raise Broken(f"I18: the lead went from term {term} to {now.core.term} for one transfer")
+            if any(payload not in self.checks.acknowledged for payload in payloads):
+                raise Broken(f"I18: {leader.id} handed over, and left a client without an answer")
+        self.calm()
+
+    def until_preferred_leads(self) -> None:
+        """Wait until the preferred leader has the lead, and keeps it."""
+        self.run_until(self.time + 20_000)
+        leader = self.leader()
+        if leader is None or leader.id not in self.settings.preferred:
+            raise Broken(f"I18: {self.settings.preferred} is preferred: {self.describe()}")
+        self.calm()
+
     def describe(self) -> str:
         """Where every member is."""
         return "; ".join(
@@ -566,23 +472,34 @@ class World:
         )
 
 
-def run(seed: int, verbose: bool = False) -> World:
+def run(
+    seed: int, verbose: bool = False, make_member: Callable[[World, MemberId], Member] = ModelMember
+) -> World:
     """Live one life. Raises `Broken`, or the AssertionError of a core, with the seed in its notes."""
-    world = World(seed, verbose)
+    world = World(seed, verbose, make_member)
     try:
         for member in world.members.values():
             member.start()
         world.at(0, world.produce)
+        if world.hands_over:
+            world.at(0, world.ask_reads)
         world.storm(world.chance.choice((1500, 2500, 5000)))
         world.heal()
         world._heap = [each for each in world._heap if each[2] != world.produce]
         heapq.heapify(world._heap)
         world.calm()
+        if world.settings.preferred:
+            world.until_preferred_leads()
+        elif world.hands_over:
+            world.run_until(world.time + DELAY_MS)
+            world.hand_over()
+            world.read_everywhere()
         if world.chance.random() < 0.25:
             world.quiet()
     except AssertionError as failure:
+        store = " --store" if make_member is not ModelMember else ""
         failure.add_note(
-            f"python -m tests.sim.raft --seed {seed}   (faults: {', '.join(world.kinds)}; {world.time:.0f} ms)"
+            f"python -m tests.sim.raft --seed {seed}{store}   (faults: {', '.join(world.kinds)}; {world.time:.0f} ms)"
         )
         failure.add_note(tell(world, 60))
         raise

@@ -36,13 +36,14 @@ def test_the_programs_read_stream_and_write_a_topic(
     broker.topic("orders", queues=2)
     broker.topic("loud-orders", queues=2)
     broker.topic("exact-orders", queues=2)
+    broker.topic("sql-orders", queues=2)
     for n in range(20):
         broker.send("orders", Message(b"order %d" % n, keys=f"o{n}", tags="paid" if n % 4 else "open"))
     # Spark's paths are relative to where its JVM was started; the lake is to lie in this test's folder.
     known: dict[str, Any] = {}
     monkeypatch.chdir(tmp_path)
-    read, stream, write, exact, _ = programs()
-    for text in (read, stream, write, exact, exact):
+    read, own, stream, write, exact, sql, _ = programs()
+    for text in (read, own, stream, write, exact, exact, sql):
         moved = text.replace(ADDRESS, broker.namesrv).replace('"lake/', f'"{tmp_path}/lake/')
         exec(compile(moved, str(PAGE), "exec"), known)
         if text in (stream, exact):
@@ -57,6 +58,10 @@ def test_the_programs_read_stream_and_write_a_topic(
     assert sorted(record.body for record in loud) == sorted(b"ORDER %d" % n for n in range(20))
     once = broker.messages("exact-orders", 20)
     assert sorted(record.body for record in once) == sorted(b"ORDER %d" % n for n in range(20))
+    for table in ("all_orders", "sql_orders"):
+        spark.sql(f"DROP TABLE {table}")
+    inserted = broker.messages("sql-orders", 21)
+    assert sorted(r.body for r in inserted) == sorted([b"hello", *(b"order %d" % n for n in range(20))])
     assert {(r.properties["KEYS"], r.properties["TAGS"]) for r in loud if r.body == b"ORDER 4"} == {
         ("o4", "open")
     }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.core.messages import Message
 from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.remoting import Command
@@ -18,7 +20,7 @@ from ropewalk.spark.sink.routes import WriteFailed
 from ropewalk.spark.sink.row_keys import RowKeys
 from ropewalk.spark.sink.rows import Outgoing, RowRefused
 from ropewalk.spark.sink.send import Target, check_sink_options
-from ropewalk.spark.sink.writer import sender_of
+from ropewalk.spark.sink.writer import _is_new, sender_of
 from ropewalk.testing import RopewalkBroker
 
 SINKS = itertools.count()
@@ -123,15 +125,52 @@ def test_a_batch_that_was_committed_is_repeated_without_a_row(either: Sink) -> N
     assert either.bodies(40) == list(range(40))
 
 
+def test_a_query_with_another_checkpoint_writes_nothing_and_disturbs_nobody(either: Sink) -> None:
+    either.commit([either.task(either.begin(), range(20))])
+    going_on = either.begin()
+    either.task(going_on, range(20, 30), batch=1)
+    for query, words in (("other", r"belongs to .* checkpoint"), ("-", "sinkId a new name")):
+        begun = either.begin()
+        with pytest.raises(WriteFailed, match=words):
+            either.task(begun, range(20), query=query)
+    either.commit([either.task(going_on, range(20, 40), batch=1)])
+    assert either.bodies(40) == list(range(40))
+
+
+def test_a_checkpoint_that_was_lost_in_the_first_batch_is_told_too(sink: Sink) -> None:
+    sink.task(sink.begin(), range(20))
+    with pytest.raises(
+        WriteFailed, match="belongs to the streaming query q, and this is the streaming query other"
+    ):
+        sink.task(sink.begin(), range(20), query="other")
+    with pytest.raises(WriteFailed, match="belongs to the streaming query q, and this is a batch write"):
+        sink.task(sink.begin(), range(20), query="-")
+    assert sink.bodies(20) == list(range(20))
+
+
+def test_a_sink_that_is_forgotten_in_a_batch_fails_it_in_words_and_begins_anew(sink: Sink) -> None:
+    run = sink.begin()
+    sink.task(run, range(20))
+    with Admin(sink.broker.namesrv) as admin:
+        assert admin.forget_sink(sink.sink_id)
+        assert sink.sink_id not in {each.sink_id for each in admin.sinks()}
+    with pytest.raises(WriteFailed, match=r"the sink was forgotten .*Start the query again"):
+        sink.task(run, range(20, 30), partition=1)
+    with pytest.raises(WriteFailed, match="the sink was forgotten"):
+        sink.commit([TaskResult(run, TaskIdentity("q", 0, 0), 20, 0, {"broker-a": 20}, {})])
+    sink.commit([sink.task(sink.begin(), range(100, 110), query="other")])
+    assert sink.bodies(30) == [*range(20), *range(100, 110)]
+
+
 def test_a_zombie_of_any_kind_appends_nothing(sink: Sink) -> None:
     first = sink.begin()
     sink.task(first, range(5), attempt=8)
     with pytest.raises(WriteFailed, match=r"attempt 7 of partition 0 .* is over"):
         sink.task(first, range(100, 105), attempt=7)
     second = sink.begin()
+    results = [sink.task(second, range(5))]
     with pytest.raises(WriteFailed, match=r"epoch 2 .* is over: epoch 3 has begun"):
         sink.task(first, range(100, 105), attempt=20)
-    results = [sink.task(second, range(5))]
     with pytest.raises(WriteFailed, match="is over"):
         sink.commit([TaskResult(first, *_rest(results[0]))])
     sink.commit(results)
@@ -205,6 +244,30 @@ def test_a_sink_waits_for_its_topic_in_words(ropewalk_broker: RopewalkBroker) ->
     ):
         driver.begin()
     driver.close()
+
+
+def test_a_topic_that_was_never_there_is_refused_as_soon_as_it_would_be_known(
+    ropewalk_broker: RopewalkBroker,
+) -> None:
+    slept: list[float] = []
+    for is_new, patience_s in ((True, 2.0), (False, 60.0)):
+        slept.clear()
+        options = options_of(ropewalk_broker, "nowhere", "nowhere-sink", sendTimeoutMs="60s")
+        driver = SinkDriver(options, is_new=is_new, monotonic=lambda: sum(slept), sleep=slept.append)
+        with pytest.raises(WriteFailed, match="topic nowhere does not exist"):
+            driver.begin()
+        driver.close()
+        assert patience_s <= sum(slept) < patience_s + 1
+
+
+def test_a_stream_is_new_until_its_checkpoint_has_a_commit(tmp_path: Path) -> None:
+    assert not _is_new(None)
+    assert not _is_new("hdfs://host/checkpoint")
+    assert _is_new(str(tmp_path / "none"))
+    (tmp_path / "commits").mkdir()
+    assert _is_new(f"file://{tmp_path}")
+    (tmp_path / "commits" / "0").touch()
+    assert not _is_new(str(tmp_path))
 
 
 @pytest.mark.parametrize(

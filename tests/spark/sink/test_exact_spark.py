@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,9 @@ def test_a_batch_write_is_done_once_under_its_name(
     for _ in range(2):
         write(rows, ropewalk_broker, topic, "once")
         assert numbers(ropewalk_broker, topic, 300) == list(range(300))
-    with pytest.raises(Exception, match=r"other rows than it has now.*sinkId of its own"):
+    with pytest.raises(
+        Exception, match=r"once has done its batch write, with other rows .*sinkId of its own"
+    ):
         write(rows.where("body < 100"), ropewalk_broker, topic, "once")
     write(rows.where("cast(body as int) < 10"), ropewalk_broker, topic, "another")
     assert len(numbers(ropewalk_broker, topic, 310)) == 310
@@ -117,6 +120,13 @@ def test_a_micro_batch_whose_commit_failed_is_repeated_and_rows_are_there_once(
         (state,) = [sink for sink in admin.sinks() if sink.sink_id == "in-foreach"]
     stored = json.loads((tmp_path / "checkpoint" / "metadata").read_text())
     assert (state.query, state.batch) == (stored["id"][:8], 1)
+    # Its checkpoint is lost: all rows would come a second time.
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(
+        Exception, match=f"in-foreach belongs to the streaming query {state.query}, and this is the"
+    ):
+        run()
+    assert numbers(ropewalk_broker, topic, 120) == list(range(120))
 
 
 @pytest.mark.parametrize(

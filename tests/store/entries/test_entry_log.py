@@ -160,6 +160,16 @@ def test_a_lost_currterm_stops_the_start_in_words(tmp_path: Path) -> None:
         Host(tmp_path)
 
 
+def test_entries_that_reach_the_disk_before_the_first_ballot_leave_a_log_that_starts(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.entries.save(3, "n1", lambda: None)  # no step of the storage thread: the power goes before it
+    entries = run_behind(None, 3, [b"x" * 100])
+    place(host, entries)
+    again = Host(tmp_path)
+    assert again.read_all() == entries and again.entries.ballot == (0, "")
+    again.close()
+
+
 def test_a_currterm_that_says_nothing_stops_the_start_in_words(tmp_path: Path) -> None:
     filled(tmp_path)
     (tmp_path / "dledger-n0" / "currterm").write_text("garbage")

@@ -23,6 +23,7 @@ from store.read.bulk import BulkReader
 from store.read.reader import GetResult, GetStatus, Reader, ReadLimits, offset_by_time
 from tests.store.read.reading import COLD, EVERYTHING, FAR, WARM, ColdDisk, get, numbers, outcome, reading
 from tests.store.worlds import HOST, World, put, settle, wait_for, write_back
+from tests.support.long_run import LONG, ROOM_S
 
 # -- statuses ----------------------------------------------------------------------------------------
 
@@ -239,10 +240,10 @@ def test_a_disk_that_takes_200_ms_for_a_read_does_not_hold_up_the_loop(world: Wo
             store.run_completions()
             time.sleep(0.001)
             if sent == 1:
-                assert time.monotonic() - started < 0.1
+                assert time.monotonic() - started < 0.1 + ROOM_S
         waited = time.monotonic() - started
         assert waited >= 0.3, "the queue's entries and then the records were read from the slow disk"
-        assert sent > 50
+        assert sent > (50 if LONG else 1)
         assert [len(numbers(r)) for r in results if r is not None] in ([10, 3], [3, 10])
         slow.delay_s = 0.0
 

@@ -18,9 +18,11 @@ from ropewalk.client.admin.groups import EARLIEST, LATEST
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.client.core.messages import command_of
 from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import TryLater
 from ropewalk.format.headers import SinkInitHeader
 from ropewalk.testing import RopewalkBroker
 from tests.tools.conftest import Ended, RunCommand, command_environment, command_line
+from tools.admin import sink
 from tools.admin.base import Moment, Sheet, parse_permission
 from tools.common.output import UsageError
 
@@ -671,6 +673,21 @@ def test_permissions_are_words_or_rocketmqs_numbers() -> None:
         parse_permission("7")
 
 
+def test_a_broker_that_reads_its_sinks_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([TryLater("the rows of open batches are being read"), None, TryLater("still")])
+    monkeypatch.setattr(sink, "_RETRY_S", 0.0)
+
+    def ask() -> str:
+        if (answer := next(answers)) is not None:
+            raise answer
+        return "loaded"
+
+    assert sink._when_loaded(ask) == "loaded"
+    monkeypatch.setattr(sink, "_LOADING_S", 0.0)
+    with pytest.raises(TryLater, match="still"):
+        sink._when_loaded(ask)
+
+
 def test_sinks_are_listed_and_forgotten(shell: Shell, ropewalk_broker: RopewalkBroker) -> None:
     with Connection(ropewalk_broker.broker) as connection:
         for sink_id in ("one", "two"):
@@ -683,4 +700,4 @@ def test_sinks_are_listed_and_forgotten(shell: Shell, ropewalk_broker: RopewalkB
     ended = shell("sink", "forget", "one", "--yes")
     assert (ended.status, b"one" in ended.out) == (0, True)
     assert "one" not in {row["sinkId"] for row in shell.json("sink", "list")}
-    assert shell("sink", "forget", "one", "--yes").status == 2
+    assert shell("sink", "forget", "one", "--yes").status == 1

@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from tests.support.long_run import ROOM_S
 from tools.drill.testbed.proxy import Proxy, Rule
 
 pytestmark = pytest.mark.trio
@@ -134,7 +135,7 @@ async def test_a_delay_is_waited_once_and_not_for_every_piece() -> None:
             await trio.sleep(0.005)
         assert await read(stream, 10) == b"0123456789"
         took_s = trio.current_time() - began
-        assert 0.2 <= took_s < 1.9
+        assert 0.2 <= took_s < 1.9 + ROOM_S
         assert w.there.hits > 0
 
 
@@ -144,7 +145,7 @@ async def test_a_rate_is_kept() -> None:
         began = trio.current_time()
         nursery.start_soon(stream.send_all, bytes(30_000))
         assert len(await read(stream, 30_000)) == 30_000
-        assert 0.25 <= trio.current_time() - began < 10.0
+        assert 0.25 <= trio.current_time() - began < 10.0 + ROOM_S
         assert w.there.hits > 0
 
 

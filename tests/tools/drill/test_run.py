@@ -19,7 +19,7 @@ from tools.drill.drills import ALL_DRILLS, SECONDS_A_KILL
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[3]
-TIMEOUT_S = 180
+TIMEOUT_S = 400
 
 
 def drill(*words: str, home: Path, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
@@ -150,7 +150,7 @@ def test_ctrl_c_ends_everything_that_was_started(tmp_path: Path, after_s: float)
             time.sleep(0.02)
         time.sleep(after_s)
         process.send_signal(signal.SIGINT)
-        _out, errors = process.communicate(timeout=30)
+        _out, errors = process.communicate(timeout=90)
     finally:
         process.kill()
         process.communicate()
@@ -171,6 +171,7 @@ def test_a_drill_that_dies_without_a_word_takes_its_brokers_with_it(tmp_path: Pa
         time.sleep(0.02)
     process.kill()
     process.wait()
+    until = time.monotonic() + 30
     wanted = str(tmp_path).encode()
     while time.monotonic() < until:
         if not any(wanted in _read_quietly(path) for path in Path("/proc").glob("[0-9]*/cmdline")):
@@ -216,11 +217,15 @@ def test_a_master_that_is_lost_is_replaced_and_nothing_acknowledged_is_lost(tmp_
 
 @pytest.mark.parametrize("bug", DRILL_BUGS)
 def test_a_planted_bug_ends_with_a_bad_verdict(bug: str, tmp_path: Path) -> None:
+    """Chance has a part in what a lost master takes with it: a bug may hide from a drill or two."""
     name, said = DRILL_BUGS[bug]
-    done = drill(name, "--seconds", "4", "--ropewalk", with_bug(bug), home=tmp_path)
+    for _ in range(3):
+        done = drill(name, "--seconds", "4", "--ropewalk", with_bug(bug), home=tmp_path)
+        assert_nothing_left(tmp_path)
+        if done.returncode != 0:
+            break
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"broken: {said}" in done.stdout
-    assert_nothing_left(tmp_path)
 
 
 @pytest.mark.parametrize(("mode", "name"), [(drill.mode, drill.name) for drill in ALL_DRILLS])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.codes import MessageSysFlag, RequestCode
+from ropewalk.codes import MessageSysFlag, RequestCode, ResponseCode
 from ropewalk.format.properties import encode_properties
 from ropewalk.format.remoting import Command
 from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster
@@ -269,6 +269,19 @@ def test_an_unknown_topic_says_how_topics_come_about(ropewalk: RunCommand) -> No
     assert ended.status == 1
     assert "TOPIC_NOT_EXIST" in ended.errors
     assert "ropewalk produce" in ended.errors
+
+
+def test_a_topic_of_nearly_the_same_name_is_named(ropewalk: RunCommand, cluster: FakeCluster) -> None:
+    cluster.create_topic("orders")
+    for code, names in (
+        (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, ["orders", "other"]),
+        (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, []),
+    ):
+        cluster.answers[code] = lambda request, names=names: request.reply(  # type: ignore[misc]
+            ResponseCode.SUCCESS, body=json.dumps({"topicList": names}).encode()
+        )
+    ended = ropewalk("consume", "order")
+    assert ended.status == 1 and "did you mean orders?" in ended.errors
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_messages_are_chosen_by_an_expression() -> None:
         def lines(*words: str) -> list[str]:
             ended = subprocess.run(
                 command_line(*words, "-n", process.namesrv),
-                env=command_environment(), capture_output=True, text=True, timeout=60, check=True,
+                env=command_environment(), capture_output=True, text=True, timeout=180, check=True,
             )  # fmt: skip
             return ended.stdout.splitlines()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from store.message_store import MessageStore
 from tests.store.worlds import put
 from tests.support.clocks import Clock
 from tests.support.recorded_stores import unpack
-from tests.support.stores import config, fill, flip, segments
+from tests.support.stores import config, fill, fill_ledger, flip, segments
 from tests.tools.conftest import RunCommand
 from tools.storage.maintenance import verify_configs
 
@@ -234,7 +235,7 @@ def test_a_config_file_that_another_program_wrote_is_a_note(tmp_path: Path) -> N
     assert not finding.damage and "another program" in finding.text
 
 
-@pytest.mark.parametrize("words", [("info",), ("verify",), ("recover",), ("repair", "--in-place")])
+@pytest.mark.parametrize("words", [("recover",), ("repair", "--in-place")])
 def test_the_store_of_a_dledger_member_is_not_taken_for_one_that_lost_its_log(
     ropewalk: RunCommand, words: tuple[str, ...], root: Path
 ) -> None:
@@ -245,3 +246,22 @@ def test_the_store_of_a_dledger_member_is_not_taken_for_one_that_lost_its_log(
     assert done.status == 2 and "is the store of a DLedger member" in done.errors
     assert f"ropewalk store dump {root / 'dledger-n0'}" in done.errors
     assert contents(root) == before
+
+
+def test_the_store_of_a_dledger_member_is_verified_and_described(
+    ropewalk: RunCommand, tmp_path: Path
+) -> None:
+    root = tmp_path / "member"
+    fill_ledger(root, 40, committed=30)
+    for place in (root, root / "dledger-n0"):
+        done = ropewalk("store", "verify", place)
+        assert done.status == 0, done.errors
+        facts = json.loads(ropewalk("store", "info", place, "--json").out)
+        assert facts["dledger"] == {
+            "member": "n0", "term": 1, "vote": "n0", "committedIndex": 29, "doubtIndex": None,
+        }  # fmt: skip
+        assert (
+            facts["segments"] > 2
+            and facts["logEnd"] == json.loads(ropewalk("store", "verify", place, "--json").out)["logEnd"]
+        )
+    assert "n0, in term 1, in which it voted for n0" in ropewalk("store", "info", root).out.decode()

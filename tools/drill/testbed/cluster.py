@@ -322,11 +322,11 @@ class Cluster(Group):
         helper.launch()
         return helper
 
-    async def stop(self) -> None:
-        """Have every member end in good order, and keep the files."""
+    async def stop(self, last: str = "") -> None:
+        """Have every member end in good order, the one named `last` after the others, and keep the files."""
         for helper in self.helpers:
             await helper.stop()
-        for node in self.nodes:
+        for node in sorted(self.nodes, key=lambda node: node.name == last):
             await node.stop()
 
 

@@ -16,10 +16,20 @@ from typing import Final, NamedTuple
 
 from ropewalk.format.properties import P
 
-__all__ = ["KEY_SIZE", "RowIdentity", "check_sink_id", "key_of", "parse_identity", "row_prefix"]
+__all__ = [
+    "KEY_SIZE",
+    "RowIdentity",
+    "check_sink_id",
+    "foreign_query_reason",
+    "key_of",
+    "parse_identity",
+    "row_prefix",
+]
 
 KEY_SIZE: Final = 16
 SINK_ID_SIZE_MAX: Final = 64
+BATCH_WRITE: Final = "-"
+"""The query of batch writes."""
 _SINK_ID: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -40,6 +50,28 @@ def check_sink_id(sink_id: str) -> str | None:
     if _SINK_ID.fullmatch(sink_id) is None:
         return "letters, digits and _ - . are allowed"
     return None
+
+
+def foreign_query_reason(sink_id: str, owner: str, query: str) -> str | None:
+    """Return the reason, in words for its user, why a query may not write to a sink; None if it may.
+
+    `owner` is the query that the sink belongs to, empty for none.
+    """
+    if not owner or owner == query:
+        return None
+    whose, who = (
+        "a batch write" if one == BATCH_WRITE else f"the streaming query {one}" for one in (owner, query)
+    )
+    again = (
+        ", whose checkpoint is not the one of before, and every row of it would be written again"
+        if BATCH_WRITE not in (owner, query)
+        else ""
+    )
+    old = f"start with the checkpoint of query {owner}, " if BATCH_WRITE not in (owner, query) else ""
+    return (
+        f"sink {sink_id} belongs to {whose}, and this is {who}{again}. Nothing of it was stored. Either {old}give "
+        f"option sinkId a new name, or have the sink forgotten with `ropewalk admin sink forget {sink_id}`"
+    )
 
 
 def row_prefix(sink_id: str, query: str, batch: int, partition: int) -> bytes:

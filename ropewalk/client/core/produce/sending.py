@@ -369,6 +369,9 @@ class ProducerCore:
 
         def attempt() -> Steps[None]:
             route = yield from self.directory.write_route(topic, deadline)
+            write_queues(
+                topic, route
+            )  # raises while there is no master, who would be the one to hear of this client
             topics = sorted({reply_topic(broker.cluster) for broker in route.brokers.values()})
             try:
                 for name in topics:

@@ -22,7 +22,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * name of its own. What a scenario opens through this object is closed when it ends, in reverse order.
  */
 final class World implements AutoCloseable {
-    static final long PATIENCE_MS = 20_000;
+    static final long PATIENCE_MS = 60_000;
 
     final String namesrv;
     final String topic;
@@ -41,6 +41,8 @@ final class World implements AutoCloseable {
         client.setInstanceName(topic + "-" + instances++);
         client.setClientIP("127.0.0.1");
         client.setPollNameServerInterval(1_000);
+        // On a busy machine the first answers are late, and a timeout closes the connection under other requests.
+        client.setMqClientApiTimeout(20_000);
         // Client 5.5.0 gives up a heartbeat when another of its threads is sending one, and then pulls under
         // a subscription its broker has not heard of; the next regular heartbeat mends it.
         client.setHeartbeatBrokerInterval(1_000);

@@ -232,7 +232,7 @@ def test_a_blocking_consumer_says_so_too(
         ropewalk_broker.group(), {ropewalk_broker.topic(): "*"}, lambda message: None, ropewalk_broker.namesrv
     )
     consumer.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not consumer.closed and time.monotonic() < deadline:
         time.sleep(0.01)
     assert isinstance(consumer.failure, Odd)

@@ -258,7 +258,7 @@ def test_a_broker_that_is_killed_leaves_no_message_unaccounted(ropewalk_own_brok
         for number in range(2000):
             futures.append(producer.send_async("T", b"%d" % number))
             if number == 1000:
-                futures[0].result(5)
+                futures[0].result(30)
                 ropewalk_own_broker.process.kill()
         assert producer.flush(60)
         outcomes = [one.exception() for one in futures]

@@ -17,9 +17,10 @@ from ropewalk.client.core.messages import Message
 from ropewalk.client.core.routes import Queue
 from ropewalk.errors import LocalProtocolError, Rejected
 from ropewalk.testing import RopewalkBroker
+from tests.support.long_run import ROOM_S
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def fill(broker: RopewalkBroker, topic: str, count: int) -> set[bytes]:
@@ -105,7 +106,7 @@ def test_a_held_poll_is_ended_by_the_next_message(ropewalk_broker: RopewalkBroke
                 began = time.monotonic()
                 messages = await consumer.poll(timeout=15)
             assert [message.body for message in messages] == [b"late"]
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 10 + ROOM_S
 
     run(story)
 
@@ -116,7 +117,7 @@ def test_an_empty_poll_ends_in_time(ropewalk_broker: RopewalkBroker) -> None:
         consumer.assign_topics()
         began = time.monotonic()
         assert consumer.poll(timeout=0.3) == []
-        assert 0.2 < time.monotonic() - began < 10
+        assert 0.2 < time.monotonic() - began < 10 + ROOM_S
 
 
 def test_tags_are_filtered_and_progress_passes_what_is_not_wanted(ropewalk_broker: RopewalkBroker) -> None:

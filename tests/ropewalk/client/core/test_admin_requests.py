@@ -21,7 +21,7 @@ from ropewalk.format.remoting import Command
 from ropewalk.testing import RopewalkBroker
 from tests.support.waiting import until
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def ask(broker: RopewalkBroker, code: int, **ext: str) -> Command:

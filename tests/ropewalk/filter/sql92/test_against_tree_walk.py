@@ -9,6 +9,7 @@ from ropewalk.filter.sql92 import SqlSyntaxError, compile_filter
 from ropewalk.filter.sql92.parser import parse
 from ropewalk.format.properties import encode_properties, parse_properties
 from tests.ropewalk.filter.sql92.tree_walk import matches
+from tests.support.long_run import LONG
 
 names = st.sampled_from(["a", "b", "c", "TAGS"])
 strings = st.sampled_from(["", "x", "xy", "5", "true", "it''s", "索"]).map(lambda text: f"'{text}'")
@@ -53,7 +54,7 @@ expressions = st.recursive(
 messages = st.dictionaries(names, values, max_size=4)
 
 
-@settings(max_examples=3000)
+@settings(max_examples=30_000 if LONG else 500)
 @given(expressions, st.lists(messages, min_size=1, max_size=5))
 @example("NOT (a = 5 OR b > 2.5)", [{"a": "4", "b": "NaN"}])
 @example("t > -(s > 5) OR TRUE", [{"t": "x"}])

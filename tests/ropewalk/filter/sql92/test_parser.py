@@ -12,6 +12,7 @@ from ropewalk.filter.sql92 import EXPRESSION_SIZE_MAX, SqlSyntaxError, compile_f
 from ropewalk.filter.sql92.parser import DEPTH_MAX, NODES_MAX, parse
 from ropewalk.filter.sql92.syntax import All, Equal, Number, Order, Present, Property, Text
 from tests.ropewalk.filter.sql92.rows import REFUSED, TRAILING
+from tests.support.long_run import LONG
 
 # RocketMQ reads the beginning and drops the rest; here it is an error, unless `ignore_rest` is set.
 
@@ -76,7 +77,7 @@ def test_size_depth_and_parts_are_bounded() -> None:
     parse("a IN (" + ", ".join(f"'{n}'" for n in range(3000)) + ")")
 
 
-@settings(max_examples=400)
+@settings(max_examples=10_000 if LONG else 100)
 @given(st.text())
 def test_any_text_is_an_expression_or_a_typed_error(text: str) -> None:
     for ignore_rest in (False, True):
@@ -93,7 +94,7 @@ PIECES = (
 )  # fmt: skip
 
 
-@settings(max_examples=1000)
+@settings(max_examples=10_000 if LONG else 300)
 @given(st.lists(st.sampled_from(PIECES), max_size=25).map(" ".join))
 def test_any_row_of_tokens_is_an_expression_or_a_typed_error(text: str) -> None:
     for ignore_rest in (False, True):

@@ -192,6 +192,20 @@ def test_a_group_without_a_leader_is_waited_for(how: str, known: bool) -> None:
     assert len(it.script.pauses) == 4 and it.core.counts.pending == 0
 
 
+@pytest.mark.parametrize("trouble", ["no leader", "a leader that has just died"])
+def test_a_requester_is_announced_to_the_leader_that_comes(trouble: str) -> None:
+    it = stage(brokers=("a",))
+    it.script.routes["c_REPLY_TOPIC"] = it.script.routes["T"]
+    left = [Unreachable("gone")] * 6  # each announcement is tried twice
+    if trouble == "no leader":
+        left.clear()
+        elect(it, 4)
+    it.script.handler = lambda address, command: left.pop() if left else command.reply(ResponseCode.SUCCESS)
+    it.script.hold(it.core.announce_for_replies("T", 3))
+    told = [(address, command.code) for address, command in it.script.asked]
+    assert told[-1] == ("a:1", RequestCode.HEART_BEAT) and len(it.script.pauses) in (3, 4)
+
+
 @pytest.mark.parametrize("how", ["send", "oneway"])
 def test_a_group_that_stays_without_a_leader_is_told_when_the_time_is_up(how: str) -> None:
     it = stage(brokers=("a",), timeout=2)

@@ -1,0 +1,169 @@
+"""Put off the pulls of consumers far behind while messages are appended: catch-up reads get a share of the loop.
+
+Producers and consumers share one loop, and a turn serves all that has arrived. Four connections that drain a backlog
+have a pull each in every turn, and a pull of 32 messages costs as much as twenty sends: without a rule the drain takes
+half of the loop, and one producer that waits for each answer keeps a sixth of its rate. So while messages are appended
+
+    a pull near the end of the log    is served as it comes: a consumer that keeps up is never put off
+    a pull far behind it              queues up here (`Reader.is_far_behind` tells)
+
+and the queue is read from, at the begin of a turn,
+
+    soon after an append              on credit: a percentage of the time that other work took, and as much time
+                                      again as the loop has waited, so that the gap between an answer and the next
+                                      request of its producer is not always filled with a read
+    after a wait of `QUIET_AFTER_S`   in every turn until the next append: nobody else wants the time
+
+so that neither starves the other. When nothing is appended any more, all that is queued is read, and pulls are served
+as they come again. The queue goes round its sessions, a pull of each: a pull by itself waits for one pull of every
+other consumer at most, and not for all that a client has asked for at once.
+
+Left to others: reading (`broker.consume.pull`), reads that no cache has (`store.read.cold_read_budget`), the clock,
+and turns for the queue when no event brings one (`CatchUpShare.wait_s`, `broker.remoting.shell`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from broker.remoting.session import Session
+
+APPENDS_S: Final = 0.1
+"""So long after the log grew it counts as growing."""
+QUIET_AFTER_S: Final = 0.0001
+"""After the loop has waited for so long since the last append, its producer has not come back at once."""
+CREDIT_MAX_S: Final = 0.001
+"""The most of the loop's time that catch-up reads save up: what has arrived waits for this and one read at most."""
+DEBT_MAX_S: Final = 0.01
+"""The most that is owed for a read that took long."""
+QUIET_TURN_S: Final = 0.00005
+"""After so much of reading in a quiet turn it is looked whether something has arrived."""
+FREE_TURN_S: Final = 0.002
+"""The same where nothing is appended, and only what was queued is left to read."""
+PULLS_MAX: Final = 10_000
+
+Read: TypeAlias = Callable[[], None]
+
+
+class CatchUpShare:
+    """The decision about when catch-up reads may be made. Has no clock: `begin_turn` and `spend` bring the time."""
+
+    __slots__ = (
+        "_appended_s",
+        "_began_s",
+        "_idle_s",
+        "_log_end",
+        "_rate",
+        "_read_s",
+        "_waited_s",
+        "credit_s",
+        "is_active",
+    )
+
+    def __init__(self, percent: int) -> None:
+        """`percent` of the busy loop are for catch-up reads; at 100 nothing is ever put off."""
+        self.is_active = False
+        """Whether messages are appended, so that pulls far behind queue up."""
+        self.credit_s = 0.0
+        """The time that may be spent on reads soon after an append; below 0 after it was overdrawn."""
+        self._waited_s = 0.0
+        """How long the loop has waited since the last append."""
+        self._appended_s = -APPENDS_S
+        """When the log was seen to have grown."""
+        self._began_s = 0.0
+        self._idle_s = 0.0
+        self._read_s = 0.0
+        self._log_end = 0
+        self.configure(percent)
+
+    def configure(self, percent: int) -> None:
+        """Take over another share, from the next turn on."""
+        assert 0 < percent <= 100, percent
+        self._rate = percent / (100 - percent) if percent < 100 else None
+
+    def begin_turn(self, now_s: float, idle_s: float, log_end: int) -> None:
+        """Take in the time, how long the loop has waited in all its life, and the end of the log. HOT: once a turn."""
+        if self._rate is None:
+            self.is_active, self._read_s = False, 0.0
+            return
+        waited_s = idle_s - self._idle_s
+        if log_end == self._log_end:
+            self._waited_s += waited_s
+        else:
+            self._log_end = log_end
+            self._appended_s, self._waited_s = now_s, waited_s
+        self.is_active = now_s - self._appended_s < APPENDS_S
+        worked_s = now_s - self._began_s - waited_s - self._read_s
+        self._began_s, self._idle_s, self._read_s = now_s, idle_s, 0.0
+        earned_s = self._rate * max(worked_s, 0.0) + max(waited_s, 0.0)
+        self.credit_s = min(self.credit_s + earned_s, CREDIT_MAX_S)
+
+    @property
+    def _is_quiet(self) -> bool:
+        return self._waited_s >= QUIET_AFTER_S
+
+    @property
+    def may_read(self) -> bool:
+        """Tell whether another catch-up read may be made in this turn."""
+        if not self.is_active:
+            return self._read_s < FREE_TURN_S
+        if self._is_quiet:
+            return self._read_s < QUIET_TURN_S
+        return self.credit_s > 0
+
+    @property
+    def wait_s(self) -> float:
+        """Return how long to wait for events before the next turn, if there are queued pulls."""
+        return 0.0 if self._is_quiet or self.credit_s > 0 else QUIET_AFTER_S
+
+    def spend(self, took_s: float) -> None:
+        """Charge for a read; in a quiet turn it is free."""
+        self._read_s += took_s
+        if not self._is_quiet:
+            self.credit_s = max(self.credit_s - took_s, -DEBT_MAX_S)
+
+
+class CatchUpPulls:
+    """The queued pulls of consumers far behind, a queue for each session."""
+
+    def __init__(self, percent: int, clock: Callable[[], float]) -> None:
+        """`clock` tells how long reads take, in seconds; `percent` as `CatchUpShare` wants it."""
+        self.share = CatchUpShare(percent)
+        self.size = 0
+        self._clock = clock
+        self._reads: OrderedDict[Session, deque[Read]] = OrderedDict()
+        """The sessions with queued pulls, the one that is next first; none of their queues is empty."""
+
+    def add(self, session: Session, read: Read) -> None:
+        """Queue a pull up behind those of its session; one too many is read at once."""
+        if self.size >= PULLS_MAX:
+            read()
+            return
+        reads = self._reads.get(session)
+        if reads is None:
+            reads = self._reads[session] = deque()
+        reads.append(read)
+        self.size += 1
+
+    def run(self) -> None:
+        """Answer queued pulls, as many as the share allows. HOT: once a turn."""
+        reads, share, clock = self._reads, self.share, self._clock
+        began = clock()
+        while reads and share.may_read:
+            session, queued = reads.popitem(last=False)
+            read = queued.popleft()
+            self.size -= 1
+            if queued:
+                reads[session] = queued
+            read()
+            session.link.push()  # what it costs to send is half of what a pull costs
+            ended = clock()
+            share.spend(ended - began)
+            began = ended
+        assert self.size >= len(reads), (self.size, len(reads))
+
+    def release(self, session: Session) -> None:
+        """Forget the pulls of a session that is gone."""
+        self.size -= len(self._reads.pop(session, ()))

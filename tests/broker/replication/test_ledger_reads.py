@@ -1,0 +1,67 @@
+"""Codes 14 and 30 in a group: whichever member is asked, the answer is the newest there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.state.groups import SubscriptionGroupConfig
+from ropewalk.codes import RequestCode, ResponseCode
+from tests.support.ledger_brokers import LedgerBrokers, Member
+
+QUEUE = {"topic": "T", "queueId": 0}
+GROUP = {"consumerGroup": "g", **QUEUE}
+
+
+def prepared(group: LedgerBrokers) -> Member:
+    leader = group.leader()
+    assert leader.connect().send("T", b"0", queueId=0).code == ResponseCode.SUCCESS
+    leader.broker.groups.update(SubscriptionGroupConfig("g"), leader.broker.context.now_ms())
+    return leader
+
+
+def test_every_member_answers_with_what_was_answered_before_anywhere(tmp_path: Path) -> None:
+    with LedgerBrokers(tmp_path) as group:
+        leader = prepared(group)
+        for number in range(1, 6):
+            assert leader.connect().send("T", b"%d" % number, queueId=0).code == ResponseCode.SUCCESS
+            committed = leader.connect().call(
+                RequestCode.UPDATE_CONSUMER_OFFSET, {**GROUP, "commitOffset": number}
+            )
+            assert committed.code == ResponseCode.SUCCESS
+            for member in group.members.values():
+                end = member.connect().call(RequestCode.GET_MAX_OFFSET, QUEUE)
+                offset = member.connect().call(RequestCode.QUERY_CONSUMER_OFFSET, GROUP)
+                assert (end.ext["offset"], offset.ext["offset"]) == (str(number + 1), str(number)), member.id
+
+
+def test_a_leader_without_its_quorum_answers_neither_reads_nor_commits_with_success(tmp_path: Path) -> None:
+    with LedgerBrokers(tmp_path) as group:
+        old = prepared(group)
+        client = old.connect()
+        group.apart.add(int(old.id[1]))
+        old.cut_off()
+        asked = [
+            client.ask(RequestCode.GET_MAX_OFFSET, QUEUE),
+            client.ask(RequestCode.QUERY_CONSUMER_OFFSET, GROUP),
+            client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**GROUP, "commitOffset": 1}),
+        ]
+        new = group.leader()
+        assert new.connect().send("T", b"1", queueId=0).code == ResponseCode.SUCCESS
+        answers: dict[int, int] = {}
+
+        def all_answered() -> bool:
+            answers.update({answer.opaque: answer.code for answer in client.answers()})
+            return len(answers) == len(asked)
+
+        group.until(all_answered, lambda: str(answers))
+        assert answers == dict.fromkeys(asked, ResponseCode.SERVICE_NOT_AVAILABLE)
+
+
+def test_a_follower_takes_no_commit(tmp_path: Path) -> None:
+    with LedgerBrokers(tmp_path) as group:
+        leader, follower = prepared(group), group.followers()[0]
+        group.until(lambda: "g" in follower.broker.groups and "T" in follower.broker.topics)
+        answer = follower.connect().call(RequestCode.UPDATE_CONSUMER_OFFSET, {**GROUP, "commitOffset": 1})
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        found = leader.connect().call(RequestCode.QUERY_CONSUMER_OFFSET, GROUP)
+        assert found.ext.get("offset") != "1"

@@ -1,0 +1,95 @@
+"""A transfer of the lead in a group of brokers: what clients see, and where the lead goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ropewalk.codes import RequestCode, ResponseCode
+from tests.broker.harness import send_ext
+from tests.support.ledger_brokers import LedgerBrokers, Member
+
+TRANSFER = RequestCode.ROPEWALK_LEDGER_TRANSFER
+
+
+def bodies(member: Member) -> list[bytes]:
+    return [record.body for record in member.stored("T")]
+
+
+def test_a_transfer_answers_all_who_wait_and_the_next_leader_has_every_message(tmp_path: Path) -> None:
+    with LedgerBrokers(tmp_path) as group:
+        old, target = group.leader(), group.followers()[0]
+        client = old.connect()
+        opaque = [
+            client.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T", queueId=0), b"%d" % n) for n in range(5)
+        ]
+        operator = old.connect()
+        asked = operator.ask(TRANSFER, {"to": target.id})
+        group.until(lambda: target.leads, "the target leads")
+        assert group.leader() is target
+        answers = {answer.opaque: answer.code for answer in client.answers()}
+        assert answers == dict.fromkeys(opaque, ResponseCode.SUCCESS)
+        (answer,) = operator.answers()
+        assert (answer.opaque, answer.code, answer.ext["leader"]) == (asked, ResponseCode.SUCCESS, target.id)
+        assert client.send("T", queueId=0).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert target.connect().send("T", b"5", queueId=0).code == ResponseCode.SUCCESS
+        group.until(lambda: all(len(bodies(each)) == 6 for each in group.members.values()), "equal logs")
+        assert target.member.ledger.standing.term == old.member.ledger.standing.term
+
+
+def test_a_leader_that_hands_over_refuses_messages_with_a_code_that_producers_retry_elsewhere(
+    tmp_path: Path,
+) -> None:
+    with LedgerBrokers(tmp_path) as group:
+        old, target = group.leader(), group.followers()[0]
+        client = old.connect()
+        assert client.send("T", b"0", queueId=0).code == ResponseCode.SUCCESS
+        for each in group.followers():
+            each.own_turn = lambda ms: None  # type: ignore[method-assign]  # they are asleep
+        old.connect().ask(TRANSFER, {"to": target.id})
+        answer = client.send("T", b"1", queueId=0)
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert answer.remark is not None and "hands the lead over" in answer.remark
+        assert old.leads
+
+
+@pytest.mark.parametrize(
+    ("to", "words"),
+    [("n9", "UNKNOWN_MEMBER: n9 is no member"), ("n1", "UNREACHABLE")],
+    ids=["unknown", "away"],
+)
+def test_a_transfer_that_cannot_be_is_refused_in_words_and_the_leader_goes_on(
+    tmp_path: Path, to: str, words: str
+) -> None:
+    with LedgerBrokers(tmp_path, preferredLeaderId="n0") as group:
+        group.until(lambda: group.members[0].leads, "the preferred member leads")
+        leader = group.members[0]
+        group.stop(1)
+        group.turn()
+        operator = leader.connect()
+        answer = operator.call(TRANSFER, {"to": to})
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark is not None and answer.remark.startswith(words)
+        assert leader.connect().send("T", b"0", queueId=0).code == ResponseCode.SUCCESS
+
+
+def test_a_follower_says_who_leads_when_it_is_asked_for_a_transfer(tmp_path: Path) -> None:
+    with LedgerBrokers(tmp_path) as group:
+        leader, follower = group.leader(), group.followers()[0]
+        answer = follower.connect().call(TRANSFER, {})
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark is not None and f"the leader it knows is {leader.id}" in answer.remark
+
+
+def test_the_preferred_leader_takes_over_when_it_has_caught_up(tmp_path: Path) -> None:
+    with LedgerBrokers(tmp_path, preferredLeaderId="n2") as group:
+        group.until(lambda: group.members[2].leads, "the preferred member leads")
+        group.stop(2)
+        other = group.leader()
+        for number in range(20):
+            assert other.connect().send("T", b"%d" % number, queueId=0).code == ResponseCode.SUCCESS
+        group.start(2)
+        group.until(lambda: group.members[2].leads, "the preferred member leads again")
+        group.until(lambda: len(bodies(group.members[2])) == 20, "it has what was sent meanwhile")
+        assert group.leader().id == "n2"

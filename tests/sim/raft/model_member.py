@@ -1,0 +1,136 @@
+"""`ModelMember`: a core over a model of its log. It is fast, and cannot find what is wrong with the shipped log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from ha.raft.node import RaftNode
+from ha.raft.types import (
+    Append,
+    Appended,
+    Applied,
+    Config,
+    Effects,
+    Event,
+    Fetched,
+    MemberId,
+    Message,
+    Received,
+    Tick,
+)
+from ropewalk.errors import RemoteProtocolError
+from tests.sim.raft.checks import Broken
+from tests.sim.raft.member import Member
+from tests.sim.raft.model_log import Entry, ModelLog
+
+if TYPE_CHECKING:
+    from tests.sim.raft.world import World
+
+
+class ModelMember(Member):
+    """A member with a `ModelLog`. The shell is the smallest that keeps the contract of `Effects`."""
+
+    log: ModelLog
+
+    def __init__(self, world: World, id: MemberId) -> None:
+        super().__init__(world, id)
+        self.log = ModelLog(world.chance, self._post, self._later)
+        self.payload: list[Entry] = []
+        """The entries of the Append that is being heard."""
+        self.prev_term = -1
+
+    def recover(self) -> bool:
+        found = self.log.recover()
+        self.committed = found.commit.index
+        self.core = RaftNode(
+            self.id,
+            Config(self.world.ids),
+            self.world.settings,
+            ballot=found.ballot,
+            rows=found.rows,
+            end=found.end,
+            commit=found.commit,
+            doubt=found.doubt,
+        )
+        return True
+
+    def ticked(self, late: int) -> None:
+        self.step(Tick(self.now(), late, self.world.chance.random()))
+        core = self.core
+        if core is not None and core.log.commit.index > core.applied.index:
+            self.step(Applied(core.log.commit))
+            if core.log.commit.index <= core.log.durable:
+                self.log.written = core.log.commit
+
+    def step(self, event: Event) -> None:
+        core = self.core
+        if core is None:
+            return
+        self.world.events += 1
+        try:
+            effects = core.step(event)
+        except RemoteProtocolError as refused:
+            raise Broken(f"I18: {self.id} refuses what another correct member sent: {refused}") from refused
+        if self.world.told is not None:
+            self.world.told.append((self.world.time, self.id, event, effects))
+        self.carry_out(effects, event)
+
+    def carry_out(self, effects: Effects, event: Event) -> None:
+        world, log, core = self.world, self.log, self.core
+        assert core is not None
+        if effects.save is not None:
+            log.save(effects.save)
+        if effects.cut is not None:
+            world.cuts += 1
+            log.cut(effects.cut)
+        for run, skip in effects.place:
+            entries = self.payload
+            world.checks.placed(self, entries, self.prev_term)
+            log.place(run, entries, skip)
+        if effects.role is not None:
+            self.stand(effects.role)
+        for peer, message in effects.send:
+            world.send(self, peer, message)
+        for peer, index, size in effects.fetch:
+            world.at(world.time + world.chance.uniform(0.2, 3), self.fetch, self.life, peer, index, size)
+        if effects.doubt_over:
+            log.doubt = None
+        world.checks.after(self, effects, world.members)
+        world.outcomes.update(effects.done)
+        for token, ok in effects.reads:
+            world.read(self, token, ok)
+        if effects.open_term is not None:
+            self.append([world.payload_number()])
+        elif effects.commit is not None and core.term_first > core.applied.index:
+            world.at(world.time + 1, self.deliver, self.life, Applied(effects.commit))
+
+    def append(self, payloads: list[int]) -> None:
+        assert self.core is not None
+        before = self.log.end
+        run = self.log.append(self.core.term, payloads)
+        self.waiting.update(payloads[: run.count])
+        self.world.checks.placed(self, self.log.view[run.first :], before.term)
+        self.step(Appended(run, self.now()))
+
+    def payload_of(self, message: Message) -> object:
+        """Return what travels with a message: the entries of an Append."""
+        if isinstance(message, Append) and message.run is not None:
+            return self.log.view[message.run.first : message.run.last + 1]
+        return []
+
+    def arrived(self, peer: MemberId, number: int, message: Message, payload: object) -> None:
+        """Hear a message, and what travelled with it."""
+        self.payload = cast(list[Entry], payload)
+        if isinstance(message, Append):
+            self.prev_term = message.prev.term
+        self.step(Received(peer, number, message, self.now()))
+
+    def fetch(self, life: int, peer: MemberId, index: int, size: int) -> None:
+        core = self.core
+        if core is None or life != self.life or index > core.log.end.index:
+            return
+        if index >= len(self.log.view) or not self.log.accepts:
+            self.world.at(self.world.time + 5, self.fetch, life, peer, index, size)
+            return
+        prev, run = self.log.read(index, size)
+        self.deliver(life, Fetched(peer, prev, run, self.now()))
