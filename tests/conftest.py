@@ -23,12 +23,12 @@ os.environ.setdefault("ROPEWALK_MAPPED_FILE_SIZE_COMMIT_LOG", str(64 << 20))
 # On a machine that runs all tests at once, a disk that is slow for a second says nothing about the code.
 os.environ.setdefault("ROPEWALK_OS_PAGE_CACHE_BUSY_TIME_OUT_MILLS", "30000")
 
-# No deadline: on a shared machine a single slow example says nothing about the code. One commit has one verdict, so the
-# quick run draws what it drew before; the long run looks for what nobody has seen.
-settings.register_profile("quick", deadline=None, max_examples=100, derandomize=True)
-settings.register_profile(
-    "long", deadline=None, max_examples=5_000, suppress_health_check=[HealthCheck.too_slow]
-)
+# Neither a deadline nor a check of how fast examples are drawn: on a shared machine a slow one says nothing about the
+# code. One commit has one verdict, so the quick run draws what it drew before; the long run looks for what nobody has
+# seen.
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", UNHURRIED, max_examples=100, derandomize=True)
+settings.register_profile("long", UNHURRIED, max_examples=5_000)
 settings.load_profile("long" if LONG else "quick")
 
 

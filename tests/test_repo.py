@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import ropewalk
 from ropewalk.__main__ import refusal, rooms_folder
@@ -103,6 +104,11 @@ def test_continuous_integration_runs_what_a_person_runs() -> None:
     script = ROOT / ".ci" / "run"
     assert script.stat().st_mode & 0o111, ".ci/run is not executable"
     assert "set -euo pipefail" in script.read_text() and "make test" in script.read_text()
+
+
+def test_no_property_fails_because_the_machine_is_busy() -> None:
+    for profile in (settings.get_profile("quick"), settings.get_profile("long")):
+        assert profile.deadline is None and HealthCheck.too_slow in profile.suppress_health_check
 
 
 def test_the_check_ends_with_the_tests() -> None:

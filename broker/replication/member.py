@@ -40,6 +40,7 @@ from ha.group.roles import (
     RoleRecord,
     SlaveRoster,
 )
+from ha.stream.client import ClientState
 from ha.stream.connection import HaConnection
 from ropewalk.codes import ResponseCode
 from store.io.workers import Worker
@@ -114,6 +115,8 @@ class HaMember:
         """Broker id -> time at which a large table was last sent to this slave."""
         self._delays: deque[tuple[int, dict[int, int]]] = deque(maxlen=_DELAYS_WAITING_MAX)
         self._timers: deque[tuple[int, Progress]] = deque(maxlen=_DELAYS_WAITING_MAX)
+        self._asks_delays = False
+        """Whether the master has to tell again how far delayed messages are delivered."""
         self._delays_generation = 0
         self._delays_known: dict[int, int] = {}
 
@@ -248,6 +251,8 @@ class HaMember:
 
     def _begin(self, action: RoleAction, record: RoleRecord) -> None:
         broker, replication = self._broker, self._replication
+        if action in (RoleAction.LEAD, RoleAction.FOLLOW):
+            self.forget_progress()
         if action is RoleAction.RESUME:
             replication.fence = None
         elif action is RoleAction.LEAD:
@@ -570,9 +575,10 @@ class HaMember:
         if answer.delays is not None:
             delays = {int(level): offset for level, offset in answer.delays.items() if level.isdigit()}
             self._delays.append((answer.end, delays))
+            self._asks_delays = False
         if answer.timers is not None:
             self._timers.append((answer.end, Progress(*answer.timers)))
-        self.seen = answer.seen
+        self.seen = msgspec.structs.replace(answer.seen, delays=-1) if self._asks_delays else answer.seen
         self.apply_delays()
         broker.store.limit_readable(answer.readable)
         if answer.policy != self.core.record.policy:
@@ -603,7 +609,13 @@ class HaMember:
                 )
 
     def apply_delays(self) -> None:
-        """Adopt the progress of deliveries whose copies are in the own log, and of no others: they would be lost."""
+        """Adopt the progress of deliveries whose copies are in the own log, and of no others: they would be lost.
+
+        A log that is as long as the master's has other bytes, until it is compared with it and follows it.
+        """
+        client = self._replication.client
+        if client is None or client.state is not ClientState.TRANSFER:
+            return
         end, found = self._broker.store.whole_end, None
         while self._delays and self._delays[0][0] <= end:
             found = self._delays.popleft()[1]
@@ -615,6 +627,12 @@ class HaMember:
             timers = self._timers.popleft()[1]
         if timers is not None:
             self._broker.timers.follow(timers)
+
+    def forget_progress(self) -> None:
+        """Forget the progress that is not adopted yet: it was told of another log, or before a comparison."""
+        self._delays.clear()
+        self._timers.clear()
+        self._asks_delays = True
 
     def lost_contact(self) -> None:
         """Note that the master does not answer any more."""

@@ -263,6 +263,7 @@ class SlaveSync:
         await self._saved(lambda done: member.adopt_epochs(epochs, done))
         self._check_followed(address, welcome.leader_epoch)
         await self._saved(lambda done: member.adopt_policy(welcome.policy, done))
+        member.forget_progress()
 
     def _check_followed(self, address: str, epoch: int) -> None:
         """Reject what a master said that was overtaken meanwhile. Raises `NotSame`.

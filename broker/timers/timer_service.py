@@ -293,7 +293,9 @@ class TimerService:
         self._note()
         if not self._flush_ms - _FLUSH_MS <= now < self._flush_ms and not self._worker.pending:
             self._flush_ms = now + _FLUSH_MS
-            if self.timers.needs_flush(wanted := self._checkpoint()) and self._may_flush(wanted):
+            wanted = self._checkpoint()
+            goes_back = wanted.read_ms < self.timers.claimed_ms
+            if self.timers.needs_flush(wanted) and not (goes_back and self._page_is_old):
                 self._worker.submit(self.timers.flush(wanted, self._durable_end), self._flushed)
         if not self._expire_ms - _EXPIRE_MS <= now < self._expire_ms:
             self._expire_ms = now + _EXPIRE_MS
@@ -302,11 +304,11 @@ class TimerService:
         while self.timers.findings:
             log.warning("timers", finding=self.timers.findings.pop(0))
 
-    def _may_flush(self, wanted: Checkpoint) -> bool:
-        """Tell whether the page is as of the same clock as a checkpoint that goes back: a start believes the later."""
-        goes_back = wanted.read_ms < self.timers.checkpoint.read_ms
+    @property
+    def _page_is_old(self) -> bool:
+        """Tell whether the page is from before the clock was set back last: a start believes the later of two times."""
         has_page = not (self._store.may_be_cut or self.timers.is_unused)
-        return not (goes_back and has_page) or self._page_backs == self._backs
+        return has_page and self._page_backs != self._backs
 
     def _note(self) -> None:
         """Write the page of this moment, and count as durable what was delivered below the flushed end of the log."""
@@ -369,8 +371,10 @@ class TimerService:
         queue, timers = self._find_queue(), self.timers
         if queue is None or self._enqueuing or (not self._follows and timers.is_ahead_of(self._clock())):
             return False
-        if timers.checkpoint.read_ms > timers.read_ms:
-            return False  # set back: until the file says so too, a start would drop the slots before its time
+        if timers.claimed_ms > timers.read_ms or self._page_is_old:
+            return (
+                False  # set back: until the files say so too, a start would drop the slots before their time
+            )
         timers.queue_offset = start = max(timers.queue_offset, queue.min_offset)
         end = min(queue.readable, self._master_offset) if self._follows else queue.readable
         count = min(end - start, _ENQUEUE_MAX)

@@ -137,6 +137,8 @@ class TimerStore:
         self.wheel = TimerWheel(root / "timerwheel", disk)
         self.checkpoint = Checkpoint()
         """As the file has it."""
+        self.claimed_ms = 0
+        """The latest read time that the file may have: a flush that failed, or is under way, has perhaps written it."""
         self.read_ms = 0
         self.queue_offset = 0
         self.findings: list[str] = []
@@ -178,7 +180,7 @@ class TimerStore:
         except ValueError as exc:
             self.findings.append(f"{self._path}: {exc}; timers are enqueued again from the commit log")
             known = Checkpoint()
-        self.checkpoint = known
+        self.checkpoint, self.claimed_ms = known, known.read_ms
         self._history.extend(decode_history(page))
         known, lowered = self._covered(known, log_end)
         if progress is not None and progress[0] >= known.read_ms:
@@ -470,7 +472,7 @@ class TimerStore:
         known = self.checkpoint
         if self.log.is_unsynced or self.wheel.is_dirty or wanted.queue_offset != known.queue_offset:
             return True
-        if self._wants_back or wanted.read_ms < known.read_ms:
+        if self._wants_back or wanted.read_ms < self.claimed_ms:
             return True
         return not self.is_unused and wanted.read_ms >= known.read_ms + _IDLE_MS
 
@@ -484,6 +486,7 @@ class TimerStore:
         cleared_ms, self._file_cleared_ms = self._cleared_ms, 0
         paths, runs = self.log.take_unsynced(), self.wheel.take_dirty()
         checkpoint = replace(wanted, log_end=self.log.end)
+        self.claimed_ms = max(self.claimed_ms, checkpoint.read_ms)
         self._history.append(Claim(checkpoint.read_ms, checkpoint.queue_offset, commit_end))
         page = checkpoint.encode().ljust(HISTORY_AT, b"\0") + encode_history([*self._history])
         page = page.ljust(PAGE_SIZE, b"\0")
@@ -516,7 +519,7 @@ class TimerStore:
     def flushed(self, result: Flushed) -> None:
         """Record the outcome of a job of `flush`; the next one repeats a write that failed."""
         if not result.failure:
-            self.checkpoint = result.checkpoint
+            self.checkpoint, self.claimed_ms = result.checkpoint, result.checkpoint.read_ms
             self._file_cleared_ms, self._wants_back = result.cleared_ms, False
             return
         self.wheel.restore_dirty(result.runs)

@@ -429,7 +429,7 @@ class SimShell:
 def surroundings(world: World) -> Iterator[None]:
     """Threads take steps, config files are in memory, and connections are simulated."""
     make_worker, submit = Worker.__init__, Worker.submit
-    make_flusher, request = Flusher.__init__, Flusher.request
+    make_flusher, request, sync_cut = Flusher.__init__, Flusher.request, Flusher.sync_cut
     owners: dict[Worker | Flusher, Node] = {}
 
     def own(helper: Worker | Flusher) -> None:
@@ -454,6 +454,10 @@ def surroundings(world: World) -> Iterator[None]:
         request(self, target, files)
         owners[self].helper_has_work(self)
 
+    def cut(self: Flusher, file: MappedFile, done: Callable[[], None]) -> None:
+        sync_cut(self, file, done)
+        owners[self].helper_has_work(self)
+
     def load(path: Path, crc_file: Path | None = None) -> tuple[dict[str, Any] | None, list[str]]:
         text = CURRENT.get().tables.get(path)
         return (None if text is None else fastjson.loads(text)), []
@@ -471,6 +475,7 @@ def surroundings(world: World) -> Iterator[None]:
         mock.patch.object(Worker, "submit", submitted),
         mock.patch.object(Flusher, "__init__", flusher),
         mock.patch.object(Flusher, "request", requested),
+        mock.patch.object(Flusher, "sync_cut", cut),
         mock.patch.object(json_file, "load", load),
         mock.patch.object(json_file, "save", save),
         mock.patch.object(slave_sync, "open_connection", dialled),

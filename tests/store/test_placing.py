@@ -97,7 +97,7 @@ sends = st.tuples(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+@settings(suppress_health_check=list(HealthCheck), max_examples=30, deadline=None)
 @given(turns=st.lists(sends, min_size=1, max_size=12))
 def test_every_way_of_appending_writes_the_entries_that_dledger_would(
     turns: list[tuple[str, list[bytes]]], tmp_path_factory: pytest.TempPathFactory

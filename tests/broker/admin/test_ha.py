@@ -28,6 +28,7 @@ from ha.group.hello import (
 )
 from ha.group.metadata import Seen, SyncRequest, SyncResponse
 from ha.group.roles import QuorumPolicy
+from ha.stream.client import ClientState
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.ha import encode_header
 from ropewalk.format.remoting import Command
@@ -658,7 +659,20 @@ def test_a_slave_takes_over_tables_offsets_and_deliveries_that_its_log_covers(
         segment = process.broker.store.log.segments[0]
         slave.until(lambda: bool(follower.append(0, segment.map[: segment.write_position])))
         member.apply_delays()
+        assert slave.broker.delays.offsets().get(3) is None, (
+            "as long as the master's, and compared with no log"
+        )
+        ha_client = member._replication.client
+        assert ha_client is not None
+        ha_client.state = ClientState.TRANSFER
+        member.forget_progress()
+        member.apply_sync(msgspec.structs.replace(sync(client, answer.seen), delays=None, readable=0))
+        assert slave.broker.delays.offsets().get(3) is None, "told before the logs were compared"
+        assert member.seen.delays == -1, "it is asked for again"
+        member.apply_sync(msgspec.structs.replace(answer, readable=0))
+        assert member.seen == answer.seen
         assert slave.broker.delays.offsets()[3] == 9
+        ha_client.state = ClientState.READY
         assert slave.broker.store.readable_offset == 0, "the master has shown nobody the message yet"
         policy = answer.policy.with_slave(2, "10.0.0.3:10911")
         member.apply_sync(

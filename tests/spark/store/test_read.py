@@ -242,7 +242,7 @@ def test_damage_is_told_once_whatever_the_cuts(made: MadeStore, size: int, io: s
 
 
 @given(st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=list(HealthCheck))
 def test_damage_anywhere_costs_what_it_touches_and_is_told(tmp_path: Path, data: st.DataObject) -> None:
     root = tmp_path / data.draw(st.uuids()).hex
     made = MadeStore(root, segment_size=8192)

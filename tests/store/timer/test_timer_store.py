@@ -346,6 +346,19 @@ def test_a_store_without_a_timer_follows_every_clock_without_a_file(tmp_path: Pa
     assert timers.read_ms == START_MS - 9_000 and not list(tmp_path.iterdir())
 
 
+def test_a_flush_that_failed_may_have_written_its_checkpoint(tmp_path: Path) -> None:
+    timers = opened(tmp_path)
+    assert walked(timers, START_MS + 5_000) == []
+    timers.forget(timers.read_ms)
+    result = timers.flush(Checkpoint(START_MS + 5_000))()
+    timers.flushed(replace(result, failure="the sync failed"))
+    assert timers.set_back(START_MS)
+    assert timers.claimed_ms > timers.read_ms, "a start would drop the slots before that time"
+    assert timers.needs_flush(timers.checkpoint)
+    timers.flushed(timers.flush(Checkpoint(START_MS))())
+    assert timers.claimed_ms == timers.read_ms
+
+
 def test_a_checkpoint_without_timers_follows_a_clock_that_was_set_back(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "timercheck").write_bytes(Checkpoint(START_MS + 9_000).encode())
@@ -464,7 +477,8 @@ class TimerWorld(RuleBasedStateMachine):
     # As the service does: it waits until the store has gone back, and its checkpoint too.
     def takes_timers(self) -> bool:
         timers = self.timers
-        return not timers.is_ahead_of(self.now) and timers.checkpoint.read_ms <= timers.read_ms
+        page_is_old = self.page_is_old and not timers.is_unused
+        return not timers.is_ahead_of(self.now) and timers.claimed_ms <= timers.read_ms and not page_is_old
 
     def enqueue(self, due_ms: int, count: int) -> None:
         for _ in range(count):
@@ -527,18 +541,18 @@ class TimerWorld(RuleBasedStateMachine):
             self.since_durable = []
 
     def copies_are_flushed(self) -> None:
-        self.durable, self.since_durable = self.progress(), []
+        self.durable, self.since_durable = self.progress(), self.part[:]
         self.timers.forget(self.timers.read_ms)
 
     def write_page(self) -> None:
         if self.timers.is_unused:
             return
-        self.page, self.page_is_old, self.since_page = self.progress(), False, []
+        self.page, self.page_is_old, self.since_page = self.progress(), False, self.part[:]
 
     @rule(fails=st.booleans())
     def flush(self, fails: bool) -> None:
         read_ms, queue_offset = self.durable
-        if read_ms < self.timers.checkpoint.read_ms and self.page_is_old:
+        if read_ms < self.timers.claimed_ms and self.page_is_old:
             self.write_page()
         job = self.timers.flush(Checkpoint(read_ms, 0, queue_offset, queue_offset))
         if fails:
@@ -556,8 +570,9 @@ class TimerWorld(RuleBasedStateMachine):
             self.write_page()
             self.flush(False)
         self.disk.close()
-        progress = None if rebooted else self.page
-        self.timers = opened(Path(self.root.name), self.now, progress=progress, disk=self.disk)
+        if rebooted:
+            self.page = None
+        self.timers = opened(Path(self.root.name), self.now, progress=self.page, disk=self.disk)
         again = self.since_flush if rebooted else self.since_page
         found, pending = waiting(self.timers), sorted([*self.pending, *self.part])
         assert set(pending) <= set(found), "some are lost"
