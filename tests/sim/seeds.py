@@ -1,9 +1,8 @@
-"""Seeds of simulated lives: the fixed ones of every run, and those that only the long run of one day tries.
+"""Seeds of simulated lives: those that every run tries, and those that only this day tries.
 
-A fixed set of seeds finds what a change breaks, and nothing that it has passed by from the beginning. So the long run
-adds some that nobody has used: they move with the day (UTC), and a failure names the seed with which it is seen again.
-`ROPEWALK_SIM_DAY` (a date, as 2026-11-25) has the seeds of another day tried. `make test` draws none of these: one
-commit has one verdict there.
+A fixed set of seeds finds what a change breaks, and nothing that it has passed by from the beginning. So each run adds
+some that nobody has used: they move with the day (UTC), and a failure names the seed with which it is seen again.
+`ROPEWALK_SIM_DAY` (a date, as 2026-11-25) has the seeds of another day tried.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from tests.sim.group import run
 from tests.sim.seeds import seeds_of, told
 
 # Of both safe classes together, as the parts below halve them.
-SEEDS = 120
-SEEDS_LONG, SEEDS_OF_THE_DAY = 4000, 4000
+SEEDS, SEEDS_OF_THE_DAY = 160, 20
+SEEDS_LONG, SEEDS_OF_THE_DAY_LONG = 4000, 4000
 PARTS = 5
 
 
@@ -19,7 +19,7 @@ def test_a_group_keeps_its_promises_whatever_dies_and_whoever_is_cut_off(
     safe_class: str, part: int, long_run: bool
 ) -> None:
     """A failing seed is seen again with `python -m tests.sim --world group --seed N --mode A1|A3`."""
-    fixed, daily = (SEEDS_LONG, SEEDS_OF_THE_DAY) if long_run else (SEEDS, 0)
+    fixed, daily = (SEEDS_LONG, SEEDS_OF_THE_DAY_LONG) if long_run else (SEEDS, SEEDS_OF_THE_DAY)
     for seed in seeds_of(part, PARTS, fixed // 2, daily // 2):
         try:
             run(seed, safe_class)

@@ -7,8 +7,8 @@ import pytest
 from tests.sim.seeds import seeds_of, told
 from tests.sim.world import run
 
-SEEDS = 200
-SEEDS_LONG, SEEDS_OF_THE_DAY = 10_000, 5000
+SEEDS, SEEDS_OF_THE_DAY = 200, 60
+SEEDS_LONG, SEEDS_OF_THE_DAY_LONG = 10_000, 5000
 PARTS = 10
 ONCE_BROKEN: dict[bool, tuple[int, ...]] = {False: (7001043, 20002411), True: ()}
 """Lives that broke a promise when they were first tried, by `sync_flush`: each was found long after it could be."""
@@ -18,7 +18,7 @@ ONCE_BROKEN: dict[bool, tuple[int, ...]] = {False: (7001043, 20002411), True: ()
 @pytest.mark.parametrize("sync_flush", [True, False], ids=["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_no_promise_is_broken_by_any_crash(sync_flush: bool, part: int, long_run: bool) -> None:
     """A failing seed is seen again with `python -m tests.sim --seed N --mode sync|async`."""
-    fixed, daily = (SEEDS_LONG, SEEDS_OF_THE_DAY) if long_run else (SEEDS, 0)
+    fixed, daily = (SEEDS_LONG, SEEDS_OF_THE_DAY_LONG) if long_run else (SEEDS, SEEDS_OF_THE_DAY)
     for seed in seeds_of(part, PARTS, fixed, daily):
         _live(seed, sync_flush=sync_flush)
 
