@@ -182,6 +182,8 @@ class TimerStore:
             known = Checkpoint()
         self.checkpoint, self.claimed_ms = known, known.read_ms
         self._history.extend(decode_history(page))
+        if not self._history:  # nothing is delivered so far, or by another broker, whose copies the log has
+            self._history.append(Claim(known.read_ms, known.queue_offset, log_end if known.read_ms else 0))
         known, lowered = self._covered(known, log_end)
         if progress is not None and progress[0] >= known.read_ms:
             read_ms, enqueued = progress
@@ -313,8 +315,8 @@ class TimerStore:
         """Append the unit of a timer message, and note it in its slot; whether there is one. HOT. Raises OSError.
 
         `write_ms` is when the message was stored: two stores with the same commit log make the same units. A slot that
-        is delivered already takes no more: such a timer stands in the next one, and has none in a store that `follows`
-        a master, which has delivered it.
+        is delivered already takes no more: such a timer stands in the next one. A store that `follows` a master, which
+        has delivered it, has its unit as long as the copy is not on the own disk, and none then.
         """
         precision, window = self.rules.precision_ms, self.rules.roll_ms
         write_ms -= write_ms % precision
@@ -326,10 +328,10 @@ class TimerStore:
             whole = window // precision
             slot_ms = base + (whole // 2 * precision if over < whole // 3 * precision else window)
         slot_ms -= slot_ms % precision
-        if slot_ms < self.read_ms:
-            if follows:
-                return False
+        if slot_ms < self.read_ms and not follows:
             slot_ms = self.read_ms
+        if slot_ms < self._cleared_ms:
+            return False
         if not -_DELAY_MAX_MS <= slot_ms - write_ms <= _DELAY_MAX_MS:
             write_ms = slot_ms
         magic = MAGIC_DEFAULT | (MAGIC_ROLL if rolled else 0) | (MAGIC_DELETE if delete else 0)

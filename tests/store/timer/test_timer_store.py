@@ -124,6 +124,16 @@ def test_copies_that_a_cut_log_has_lost_are_delivered_again(tmp_path: Path) -> N
     assert [number for _slot, number, _magic in walked(cut, START_MS + 60_000)] == [2, 3, 4, 5]
 
 
+def test_a_log_that_is_cut_before_the_first_claim_has_every_timer_delivered_again(tmp_path: Path) -> None:
+    timers = opened(tmp_path)
+    enqueue(timers, 0, START_MS)
+    assert walked(timers, START_MS + 1_000) == [(START_MS, 0, 1)]
+    timers.forget(timers.read_ms)
+    timers.flushed(timers.flush(Checkpoint(timers.read_ms, 0, 1, 1), 1_000)())
+    cut = opened(tmp_path, START_MS + 60_000, log_end=500)
+    assert walked(cut, START_MS + 60_000) == [(START_MS, 0, 1)]
+
+
 def test_claims_that_another_broker_left_behind_its_checkpoint_count_for_nothing(tmp_path: Path) -> None:
     timers = opened(tmp_path)
     enqueue(timers, 0, START_MS)
@@ -131,7 +141,7 @@ def test_claims_that_another_broker_left_behind_its_checkpoint_count_for_nothing
     timers.flushed(timers.flush(wanted, 5_000)())
     path = tmp_path / "config" / "timercheck"
     page = path.read_bytes()
-    assert [claim.log_end for claim in decode_history(page)] == [5_000]
+    assert [claim.log_end for claim in decode_history(page)] == [0, 5_000]
     path.write_bytes(Checkpoint(START_MS + 9_000, 52, 1, 1).encode() + page[56:])  # as RocketMQ writes it
     assert decode_history(path.read_bytes()) == []
     assert opened(tmp_path, START_MS + 60_000, log_end=1_000).read_ms == START_MS + 9_000
@@ -300,6 +310,7 @@ def test_a_follower_leaves_out_what_its_master_has_delivered(tmp_path: Path) -> 
     enqueue(timers, 0, START_MS + 1_000)
     enqueue(timers, 1, START_MS + 9_000)
     timers.follow(START_MS + 5_000)
+    timers.forget(timers.read_ms)
     assert not timers.enqueue(START_MS + 2_000, START_MS, 200, RECORD_SIZE, 7, delete=False, follows=True)
     assert walked(timers, START_MS + 60_000) == [(START_MS + 9_000, 1, 1)]
 
@@ -394,6 +405,24 @@ def test_a_follower_keeps_what_its_master_delivered_until_the_copies_are_on_its_
     timers.flushed(timers.flush(Checkpoint(START_MS, 0, 1, 1))())
     again = opened(tmp_path, START_MS)  # all members have lost their power, and this one leads
     assert walked(again, START_MS + 60_000) == [(START_MS + 1_000, 0, 1)]
+
+
+def test_a_follower_enqueues_what_its_master_delivered_until_the_copies_are_on_its_own_disk(
+    tmp_path: Path,
+) -> None:
+    timers = opened(tmp_path)
+    assert timers.follow(START_MS + 5_000)
+    for number, due_s in enumerate((1, 9)):
+        timers.enqueue(START_MS + due_s * 1000, START_MS, number * 100, 100, 7, delete=False, follows=True)
+        timers.queue_offset += 1
+    timers.flushed(timers.flush(Checkpoint(START_MS, 0, 0, 2))())
+    assert [
+        number for _slot, number in waiting(opened(tmp_path, START_MS, progress=(START_MS + 5_000, 2)))
+    ] == [1]
+    again = opened(tmp_path, START_MS)  # all members have lost their power, and this one leads
+    assert walked(again, START_MS + 60_000) == [(START_MS + 1_000, 0, 1), (START_MS + 9_000, 1, 1)]
+    timers.forget(timers.read_ms)
+    assert not timers.enqueue(START_MS + 2_000, START_MS, 200, 100, 7, delete=False, follows=True)
 
 
 def test_a_follower_that_delivered_itself_goes_back_to_what_is_not_forgotten(tmp_path: Path) -> None:
