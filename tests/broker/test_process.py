@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -304,6 +305,15 @@ def test_a_name_server_of_its_own_is_told_at_start_of_new_topics_and_at_the_end(
             assert brokers_of("T") == 17, "it said good-bye before it went"
 
 
+@pytest.fixture
+def hears_hangup() -> Iterator[None]:
+    """Have processes that are started here hear SIGHUP, also where these tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hears_hangup")
 def test_a_terminal_that_is_closed_stops_it_in_good_order(tmp_path: Path) -> None:
     with broker(tmp_path, "--set", f"storePathRootDir={tmp_path / 'store'}") as running:
         with Connection(address_of(running)) as connection:
@@ -314,6 +324,7 @@ def test_a_terminal_that_is_closed_stops_it_in_good_order(tmp_path: Path) -> Non
     assert not (tmp_path / "store" / "abort").exists()
 
 
+@pytest.mark.usefixtures("hears_hangup")
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_name_server_stops_with_its_terminal_unless_nohup_keeps_it(ignored: bool) -> None:
     hidden = ["nohup"] if ignored else []
