@@ -44,7 +44,7 @@ class Client(LastingScenario):
 def test_a_java_producer_outlives_leaders_and_nothing_acknowledged_is_lost(
     driver: Driver, tmp_path: Path, long_run: bool
 ) -> None:
-    kills = 10 if long_run else 2
+    kills = 10 if long_run else 3
     with LedgerGroup(tmp_path) as group:
         group.leader()
         client = Client(driver, group.name_server, tmp_path / "java", "surviving", prefix="ledger")

@@ -112,6 +112,17 @@ class Directory:
                     found += [int(record.body[:6]) for record in decode_records(answer.body)]
         return found
 
+    def verify(self) -> None:
+        """Have the offline tools look at what the last broker left: it is clean, and holds every message."""
+        store = str(self.root / "original" / "store")
+        for words in (["verify", store], ["dump", store, "--topic", TOPIC, "--json"]):
+            ended = subprocess.run(
+                [*checkout_command(), "store", *words],
+                env=checkout_environment(), capture_output=True, text=True, timeout=120, check=False,
+            )  # fmt: skip
+            assert ended.returncode == 0, f"{words}: {ended.stdout[-2000:]}{ended.stderr[-2000:]}"
+        assert len(ended.stdout.splitlines()) == self.count
+
     @property
     def whole(self) -> list[int]:
         """The numbers of all acknowledged messages."""
@@ -133,6 +144,7 @@ def test_a_directory_changes_hands_both_ways_and_is_read_whole(tools_classpath: 
         assert directory.read() == directory.whole
         directory.send(200)
         assert directory.read() == directory.whole
+    directory.verify()
     ours = directory.ours()
     try:
         assert directory.read() == directory.whole
