@@ -41,7 +41,7 @@ DEBT_MAX_S: Final = 0.01
 QUIET_TURN_S: Final = 0.00005
 """After so much of reading in a quiet turn it is looked whether something has arrived."""
 FREE_TURN_S: Final = 0.002
-"""The same where nothing is appended, and only what was queued is left to read."""
+"""The longest reading in a turn where nothing is appended, and only what was queued is left to read."""
 PULLS_MAX: Final = 10_000
 
 Read: TypeAlias = Callable[[], None]

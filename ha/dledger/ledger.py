@@ -147,7 +147,7 @@ class LedgerShell:
         self._reads: dict[int, list[Callable[[bool], None]]] = {}
         self._read_number = 0
         self._transfers: dict[int, Callable[[TransferResult], None]] = {}
-        """Who waits for the outcome of a transfer, by its token."""
+        """Callbacks that wait for the outcome of a transfer, by its token."""
         storage.on_stuck = lambda stuck: self._tell(Stuck(stuck))
 
     @property

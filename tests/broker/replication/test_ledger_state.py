@@ -17,7 +17,7 @@ from tests.support.ledger_brokers import LedgerBrokers, Member
 
 
 def tables(member: Member) -> tuple[object, ...]:
-    """What a member would serve as the leader."""
+    """Return the tables that a member would serve as the leader."""
     broker = member.broker
     return (
         {each.name: each for each in broker.topics if each.name not in names.HIDDEN_TOPICS},

@@ -126,7 +126,7 @@ class ModelLog:
         """The commit index that was written down, and the bound below which nothing was ever lost."""
         self.doubt: Point | None = None
         self.lost: set[Entry] = set()
-        """What was on disk until damage came before it. This member's doubt speaks for it."""
+        """Entries that were on disk until damage came before them. This member's doubt speaks for it."""
         self.full = False
         self.flush_ms = 2.0
         self.hiccups = False

@@ -41,7 +41,7 @@ STORE_BUGS = {
     "raft-recovery-cuts-committed": 0,
     "raft-uncommitted-shown": 0,
 }
-"""Those of the shipped log and store, which only lives with `StoreMember` can find."""
+"""Planted bugs of the shipped log and store, which only lives with `StoreMember` can find."""
 
 SEEDS = 2000
 """Where a change of the core gives all seeds other lives, this makes a test longer and not red."""

@@ -132,7 +132,7 @@ class StoreLog:
         self.flush_ms = 2.0
         self.hiccups = False
         self.lost: set[Entry] = set()
-        """What was on disk until damage came before it. This member's doubt speaks for it."""
+        """Entries that were on disk until damage came before them. This member's doubt speaks for it."""
         self._view: list[Entry] = []
         self._orders: list[Point | list[Entry]] = []
         """Cuts and runs that were ordered and are not done."""

@@ -314,7 +314,7 @@ class SimPeers:
 
 
 class SimLink:
-    """One of them."""
+    """Link of a member to a peer."""
 
     def __init__(self, member: StoreMember, peer: MemberId) -> None:
         self._member = member

@@ -1,4 +1,4 @@
-"""What a handler takes is checked when its consumer is made, and what it returns is judged when it has."""
+"""Arguments of a handler are checked when its consumer is made, and its return value when it has one."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
