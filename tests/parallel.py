@@ -58,7 +58,7 @@ COMPUTING: tuple[str, ...] = (
     "tests/test_documents.py",
     "tests/test_layers.py",
 )
-"""Folders and files of tests for the worker behind the others: nothing in these waits, looks at a clock, or uses the disk much."""
+"""Tests for the worker behind the others: nothing in these waits, looks at a clock, or uses the disk much."""
 
 LONG_S: dict[str, int] = {
     "compat": 420,
