@@ -246,7 +246,7 @@ class BrokerConfig:
     def describe(self, *, every_key: bool = False) -> list[ConfigRow]:
         """The honoured keys and those that were set, or all of them; secrets are not shown."""
         return [
-            ConfigRow(key.name, _shown(key, self.texts[key.name]), self.origin(key.name), key.mark)
+            ConfigRow(key.name, _shown(key, self.texts[key.name]), self.origin(key.name), _mark(key))
             for key in KEYS.values()
             if every_key or key.mark is Mark.HONOURED or key.name in self.origins
         ]
@@ -623,6 +623,11 @@ def _as_text(value: Any) -> str:
             return ";".join(value)
         case _:
             return str(value)
+
+
+def _mark(key: Key) -> Mark:
+    """Return the effect of a key's value in a broker that starts: what is refused would have stopped it."""
+    return Mark.HONOURED if key.mark is Mark.REFUSED else key.mark
 
 
 def _shown(key: Key, text: str) -> str:
