@@ -40,7 +40,7 @@ from broker.remoting.shell import Connection, Shell
 from broker.remoting.shell import Session as Served
 from broker.replication.group_member import LogCut, OwnGroup
 from broker.service_manager import notify
-from broker.settings.config import BrokerConfig, ConfigError, keep_settings, load_config
+from broker.settings.config import METRICS_PORTS, BrokerConfig, ConfigError, keep_settings, load_config
 from broker.settings.dledger import peers_of
 from broker.settings.keys import Mark
 from broker.state import json_file
@@ -335,18 +335,19 @@ class BrokerProcess:
         config = self.config
         server = self._metrics_server = MetricsServer(lambda: self.broker.metrics, monotonic_ms)
         host, port = config.metrics_prom_exporter_host, config.metrics_prom_exporter_port
+        # Nobody asked for the default port, and another broker of this machine may well have it.
+        asked = port == 0 or config.origin("metricsPromExporterPort") != "default"
         try:
-            return server.listen(host, port)
+            found = server.listen(host, port, tried=1 if asked else METRICS_PORTS)
         except OSError as exc:
-            if exc.errno == errno.EADDRINUSE and config.origin("metricsPromExporterPort") == "default":
-                # Nobody asked for this port, and another broker of this machine may well have it.
-                log.warning("metricsPromExporterPort is taken; metrics are at any free port", port=port)
-                return server.listen(host, 0)
             raise StartFailed(
                 f"cannot listen on {host}:{port} (metricsPromExporterPort): {exc.strerror}. "
                 + _way_out(exc, "--set metricsPromExporterPort=0", "--set metricsPromExporterHost=ADDRESS")
                 + "; --set metricsExporterType=DISABLE does without metrics"
             ) from exc
+        if not asked and found != port:
+            log.warning("the metrics port is taken: metrics are at the next free one", taken=port, port=found)
+        return found
 
     def _listen(self, what: str, port: int, make: Callable[[Connection], Served]) -> int:
         try:

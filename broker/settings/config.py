@@ -52,6 +52,8 @@ CONFIG_FILE_SIZE_MAX = 1 << 20
 CONSUME_QUEUE_ENTRY_SIZE = 20
 LOOPBACK = "127.0.0.1"
 METRICS_PORT = 5557
+METRICS_PORTS = 16
+"""From the default port on, how many are tried for the brokers of one machine."""
 DISK_RATIOS = {
     "diskMaxUsedSpaceRatio": (10, 95),
     "diskSpaceCleanForciblyRatio": (30, 85),
