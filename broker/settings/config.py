@@ -304,7 +304,7 @@ def load_config(
             )
             continue
         if key is None:
-            mistakes.append(f"{item.origin}: there is no key {item.name!r}{_nearest(item.name)}")
+            mistakes.append(f"{item.origin}: there is no key {item.name!r}{nearest_key(item.name)}")
             continue
         text = item.text.strip().replace("${user.home}", str(home))
         if not text and key.kind is Kind.TEXT:
@@ -475,7 +475,8 @@ def _from_settings(settings: Sequence[str], mistakes: list[str]) -> list[_Given]
     return given
 
 
-def _nearest(name: str) -> str:
+def nearest_key(name: str) -> str:
+    """Return the end of a sentence about an unknown key: the nearest one that exists, or nothing."""
     by_lower = {known.lower(): known for known in KEYS}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return f"; the nearest one is {by_lower[near[0]]}" if near else ""
