@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,19 @@ def test_nobody_there_is_told_with_what_to_do(shell: Shell) -> None:
 
 
 # Groups
+
+
+def test_who_sets_retries_is_told_which_consumers_go_by_them(
+    shell: Shell, ropewalk_broker: RopewalkBroker
+) -> None:
+    group = ropewalk_broker.group()
+    for words in (("create", group, "--retries", "3"), ("update", group, "--retries", "5")):
+        told = " ".join(shell("group", *words).errors.split())
+        assert f"{words[-1]} counts for consumers that name no number of their own" in told
+        assert "max_retries of Ropewalk's Python consumers" in told and "maxReconsumeTimes" in told
+    assert "retries" not in shell("group", "update", group, "--no-consume").errors
+    sent = signature(PushConsumer).parameters["max_retries"].default
+    assert sent == 16, "the number that the sentence names"
 
 
 def test_the_life_of_a_group(shell: Shell, ropewalk_broker: RopewalkBroker) -> None:
