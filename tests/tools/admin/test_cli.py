@@ -22,6 +22,7 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import TryLater
 from ropewalk.format.headers import SinkInitHeader
 from ropewalk.testing import RopewalkBroker
+from tests.support.processes import checkout_command, checkout_environment, running_broker
 from tests.tools.conftest import Ended, RunCommand, command_environment, command_line
 from tools.admin import sink
 from tools.admin.base import Moment, Sheet, parse_permission
@@ -472,7 +473,13 @@ def test_a_message_is_sent_and_found(shell: Shell, ropewalk_broker: RopewalkBrok
         missing = shell(*query)
         assert missing.status == 1 and missing.out == b"" and "no message" in missing.errors
     unplaced = shell("message", "show", sent["msgId"])
-    assert unplaced.status == 2 and "--topic" in unplaced.errors
+    assert unplaced.status == 2 and f"{sent['msgId']} is a msgId" in unplaced.errors
+    assert "Name the topic with --topic" in " ".join(unplaced.errors.split())
+    for command in ("show", "by-id"):
+        gone = shell("message", command, "7F00000100000001000000000000000A")  # 127.0.0.1:1, offset 10
+        told = " ".join(gone.errors.split())
+        assert gone.status == 1 and "names a broker that does not answer" in told and "--topic TOPIC" in told
+        assert "the name server knows this broker" not in told
     # What `message` prints can be sent again.
     copy = shell._run(
         "produce",
@@ -482,6 +489,19 @@ def test_a_message_is_sent_and_found(shell: Shell, ropewalk_broker: RopewalkBrok
         name_server=ropewalk_broker.namesrv,
     )
     assert copy.status == 0, copy
+
+
+def test_an_offset_id_is_enough_also_where_the_broker_is_registered_under_a_host_name(
+    ropewalk: RunCommand, tmp_path: Path
+) -> None:
+    words = ("--set", "brokerIP1=localhost")
+    with running_broker(
+        checkout_command(), *words, cwd=tmp_path, environment=checkout_environment()
+    ) as running:
+        with Producer(running.namesrv) as producer:
+            (offset_id,) = producer.send("orders", b"hello").offset_message_ids
+        shown = ropewalk("admin", "message", "show", offset_id, "--json", name_server=running.namesrv)
+        assert shown.status == 0 and json.loads(shown.out)["body"] == "hello", shown
 
 
 def test_a_message_group_and_a_delay_travel_with_a_message(
