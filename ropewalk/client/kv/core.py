@@ -36,6 +36,7 @@ from ropewalk.errors import (
 from ropewalk.format.headers import KvHeader, KvWriteHeader
 from ropewalk.format.kv.commands import Outcome, Status, decode_found, decode_outcome
 from ropewalk.format.kv.items import (
+    RANGE_KEYS_MAX,
     AcquireLock,
     ComparePut,
     Count,
@@ -234,8 +235,17 @@ class KvCore(ClusterSteps):
         return (yield from self._count(Delete(_key(key)))) > 0
 
     def delete_range(self, start: Text, end: Text) -> Steps[int]:
-        """Delete the keys from `start` to before `end`, and return how many; an empty end is behind every key."""
-        return (yield from self._count(DeleteRange(_bytes("start", start), _bytes("end", end))))
+        """Delete the keys from `start` to before `end`, and return how many; an empty end is behind every key.
+
+        Up to ten thousand keys go at one moment, what is more in turn.
+        """
+        operation = DeleteRange(_bytes("start", start), _bytes("end", end))
+        count = 0
+        while True:
+            deleted = yield from self._count(operation)
+            count += deleted
+            if deleted < RANGE_KEYS_MAX:
+                return count
 
     def batch(
         self,

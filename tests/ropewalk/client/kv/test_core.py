@@ -12,7 +12,7 @@ from ropewalk.client.kv.core import Fenced, KvCore, KvLock
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, OutcomeUnknown, Rejected, RopewalkError, TryElsewhere
 from ropewalk.format.kv.commands import Outcome, Status, decode_found, encode_found, encode_outcome
-from ropewalk.format.kv.items import Count, Guard, Put, Swapped, decode_operations
+from ropewalk.format.kv.items import RANGE_KEYS_MAX, Count, Guard, Put, Swapped, decode_operations
 from ropewalk.format.remoting import Command
 from tests.ropewalk.client.scripted import Script
 
@@ -209,3 +209,12 @@ def test_a_child_process_has_a_session_of_its_own() -> None:
     store.core.renew()
     store.script.hold(store.core.put("k", "v"))
     assert store.numbers == [("7", "1", "1"), ("8", "1", "1")]
+
+
+def test_a_long_range_is_deleted_until_less_than_the_most_was_deleted() -> None:
+    def deleted(count: int) -> Answer:
+        return lambda address, request: outcome(request, Status.OK, Count(count))
+
+    store = Store(deleted(RANGE_KEYS_MAX), deleted(RANGE_KEYS_MAX), deleted(7))
+    assert store.script.hold(store.core.delete_range("a", "b")) == 2 * RANGE_KEYS_MAX + 7
+    assert [seq for _session, seq, _lowest in store.numbers] == ["1", "2", "3"]
