@@ -133,7 +133,7 @@ def test_the_broker_gets_its_options_as_they_were_spelled(
 
 def test_the_name_server_gets_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[object] = []
-    monkeypatch.setattr("broker.process.run_namesrv", given.append)
+    monkeypatch.setattr("broker.namesrv_process.run_namesrv", given.append)
     run_in_process("namesrv", "-p", "0")
     assert given == [NamesrvOptions(0, "127.0.0.1", False)]
 
@@ -244,6 +244,7 @@ def test_what_the_locale_cannot_print_is_printed_as_escapes(cluster: FakeCluster
         (("bench", "produce"), "tools.bench.cli"),
         (("store", "dump", "."), "store.offline.reader"),
         (("broker",), "broker.process"),
+        (("namesrv",), "broker.namesrv_process"),
     ],
 )
 def test_ctrl_c_during_imports_is_silent(words: tuple[str, ...], module: str, tmp_path: Path) -> None:
