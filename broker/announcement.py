@@ -1,4 +1,4 @@
-"""What a starting broker tells its user: its configuration, and the line that says it is ready."""
+"""The output of a starting broker: its configuration on request, and the ready line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Ports:
 def ready_line(
     config: BrokerConfig, group: GroupMember, ports: Ports, took_s: float, *, as_json: bool
 ) -> str:
-    """Return the line that says where a broker serves and what its answers mean."""
+    """Return the ready line: the addresses of a broker, and the meaning of its SEND_OK."""
     words = group.ready_words()
     bound = config.bind_address
     host = config.broker_ip1 if bound in ("0.0.0.0", "::") else bound

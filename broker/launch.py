@@ -1,4 +1,4 @@
-"""What a server process needs before it serves: a fit interpreter, open files, a log, clocks, signals.
+"""The needs of a server process before it serves: a fit interpreter, open files, a log, clocks, signals.
 
 Shared by the broker (`process`) and a name server of its own (`namesrv_process`). Each refusal is a `StartFailed`
 whose text tells the remedy.
@@ -86,7 +86,7 @@ def refuse_few_descriptors() -> None:
 
 
 def connections_max() -> int:
-    """How many descriptors may go to connections; the store keeps the rest for segments and queue files."""
+    """Return the number of descriptors for connections; the store keeps the rest for segments and queue files."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return max(limit - _STORE_FILES, limit // 4) if limit != resource.RLIM_INFINITY else _CONNECTIONS_MAX
 

@@ -1,4 +1,4 @@
-"""Who handles the name server's requests: its codes as the table of a session."""
+"""The table of handlers that gives a session the name server's codes."""
 
 from __future__ import annotations
 
