@@ -77,7 +77,7 @@ def print_config(config: BrokerConfig, *, as_json: bool) -> None:
         return
     width = max(len(f"{row.key} = {row.value}") for row in rows)
     for row in rows:
-        effect = "" if row.mark is Mark.HONOURED else f", {row.mark.name.lower().replace('_', ' ')}"
+        effect = ", no effect" if row.mark is Mark.NO_EFFECT else ""
         print(f"{row.key} = {row.value}".ljust(min(width, 60)) + f"  # {row.origin}{effect}")
     for warning in config.warnings:
         print(f"# {warning}")
