@@ -124,9 +124,10 @@ def run(servers: Collection[str]) -> NoReturn:
     command meets a Ctrl-C before and after its own handling in silence, and an output that fails in a sentence.
     """
     words = sys.argv[1:]
-    if next((word for word in words if not word.startswith("-")), None) in servers:
-        if not {"-h", "--help"} & set(words):
-            import broker.process  # noqa: F401 - now, while a Ctrl-C still ends the process silently
+    command = next((word for word in words if not word.startswith("-")), None)
+    if command in servers:
+        if not {"-h", "--help"} & set(words):  # now, while a Ctrl-C still ends the process silently
+            importlib.import_module("broker.process" if command == "broker" else "broker.namesrv_process")
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.exit(app(prog_name="ropewalk"))
     signal.signal(signal.SIGINT, _leave)
@@ -258,8 +259,8 @@ def namesrv(
     Its log is set as a broker's is, by option or by ROPEWALK_LOG_LEVEL, ROPEWALK_LOG_FORMAT and ROPEWALK_LOG_FILE.
     """
     from broker.logs import FORMATS, LEVELS
+    from broker.namesrv_process import run_namesrv
     from broker.options import NamesrvOptions
-    from broker.process import run_namesrv
 
     with expected_errors(as_json=as_json):
         environ = os.environ
