@@ -76,7 +76,7 @@ class KvMachine:
         self.sequences: dict[bytes, int] = {}
         self.locks: dict[bytes, Lock] = {}
         self.sessions = Sessions(sessions_max)
-        self._memory_max = memory_max
+        self.memory_max = memory_max
         self._bytes = 0
 
     @property
@@ -126,7 +126,7 @@ class KvMachine:
         grows, results = self._growth(write.operations)
         if results > RESULTS_SIZE_MAX:
             return Status.TOO_LARGE
-        if grows and self.used_bytes + grows + results > self._memory_max:
+        if grows and self.used_bytes + grows + results > self.memory_max:
             return Status.FULL
         return None
 

@@ -230,3 +230,20 @@ def test_a_leader_that_is_to_stop_hands_the_region_over_first(tmp_path: Path) ->
         assert new is not old and not old.leads
         assert region(old).ledger.elections == elections
         assert session.write(new, Put(b"k", b"w")).status is Status.OK
+
+
+def test_metrics_tell_what_a_region_holds_and_how_long_its_log_is(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        leader = group.region_leader()
+        Session(leader).write(leader, Put(b"a", b"1"), Put(b"b", b"2"))
+        group.all_applied()
+        for member in group.members.values():
+            families, _sources = member.broker.count_metrics()
+            told = {each.name: each.rows for each in families if each.name.startswith("ropewalk_kv_")}
+            assert told["ropewalk_kv_keys"] == [(("0",), 2.0)]
+            assert told["ropewalk_kv_leader"] == [(("0",), float(member is leader))]
+            assert told["ropewalk_kv_log_bytes"] == [(("0",), float(region(member).ledger.core.log.end.pos))]
+            assert told["ropewalk_kv_unapplied_entries"] == told["ropewalk_kv_waiting"] == [(("0",), 0.0)]
+    with LedgerBrokers(tmp_path / "without", size=1) as group:
+        families, _sources = group.leader().broker.count_metrics()
+        assert {len(each.rows) for each in families if each.name.startswith("ropewalk_kv_")} == {0}
