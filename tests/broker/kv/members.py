@@ -45,7 +45,10 @@ class KvGroup(LedgerBrokers):
             ),
             "all have applied the same",
         )
-        assert len({region(each).machine.digest() for each in self.members.values()}) == 1
+        digests = {each.id: region(each).machine.digest() for each in self.members.values()}
+        assert len(set(digests.values())) == 1, (
+            f"members differ that have applied the same entries: {digests}"
+        )
 
 
 def region(member: Member) -> KvRegion:

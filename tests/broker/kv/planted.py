@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.bugs import plant
 
-BUGS = ("kv-outcome-of-another-entry", "kv-read-at-once", "kv-retry-applied-twice")
+BUGS = ("kv-lease-by-local-clock", "kv-outcome-of-another-entry", "kv-read-at-once", "kv-retry-applied-twice")
 _SEEDS = 12
 
 
@@ -24,7 +25,8 @@ def main(name: str) -> int:
             try:
                 judge(Path(root), seed, 3000)
             except AssertionError as exc:
-                print(f"{name} was found with seed {seed}: {str(exc)[:2000]}")
+                place = traceback.extract_tb(exc.__traceback__)[-1].line
+                print(f"{name} was found with seed {seed}, by {place!r}: {str(exc)[:2000]}")
                 return 1
     return 0
 
