@@ -38,7 +38,6 @@ from ropewalk.format.remoting import Command
 from tests.sim.events import START_S, Events
 from tests.sim.group_callers import NameServerHost, Operator, Producer
 from tests.sim.group_node import (
-    BROKER_PORT,
     CLUSTER,
     HA_PORT,
     NAME,
@@ -49,6 +48,7 @@ from tests.sim.group_node import (
     surroundings,
 )
 from tests.sim.group_trouble import NAME_SERVER_IP, Trouble
+from tests.sim.machine import BROKER_PORT
 from tests.sim.net import End, Net
 
 __all__ = ["Broken", "History", "World", "run"]
