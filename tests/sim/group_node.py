@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
@@ -23,7 +22,6 @@ from broker.replication.group_member import OwnGroup
 from broker.replication.sync import SlaveSync
 from broker.settings.config import BrokerConfig, load_config
 from ha.stream.client import ClientState
-from ropewalk.format.record import decode_record
 from store.io.workers import FlushFailed
 from store.log.commitlog import StoreDamaged
 from store.offline.diverged import About, cut_store, empty_store
@@ -240,27 +238,6 @@ class Node(Machine):
             f"{self} is {record.role} {record.broker_id} of {record.leader_epoch} (accepted "
             f"{record.promised_epoch}), ends at {broker.store.whole_end}{link}{fence}{waiting}"
         )
-
-    def log_bytes(self) -> tuple[int, bytes]:
-        """Where its log begins, and all of it."""
-        log, end = self.broker.store.log, self.broker.store.whole_end
-        pieces = [bytes(each.map[: min(each.size, end - each.base_offset)]) for each in log.segments]
-        return log.min_offset, b"".join(pieces)
-
-    def bodies(self, topic: str = TOPIC, known: Mapping[int, int] = MappingProxyType({})) -> dict[int, bytes]:
-        """Every readable message of a topic by its place: queue id and queue offset in one number.
-
-        `known`: by queue, how many of its messages are left out.
-        """
-        store, found = self.broker.store, {}
-        for queue_id, queue in store.queues.get(topic, {}).items():
-            for number in range(max(queue.min_offset, known.get(queue_id, 0)), queue.readable):
-                offset, size, _tags = queue.read(number)
-                segment = store.log.find(offset)
-                assert segment is not None
-                record = decode_record(segment.file.read_at(offset - segment.base_offset, size))
-                found[queue_id << 40 | number] = record.body
-        return found
 
 
 class SimShell:

@@ -8,10 +8,11 @@ at a step of its disk. Whoever inherits starts it again on what that disk holds.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 from unittest import mock
 
@@ -19,6 +20,7 @@ from broker.broker import Broker
 from broker.state import json_file
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format import fastjson
+from ropewalk.format.record import decode_record
 from store.io.disk import MappedFile
 from store.io.workers import Completions, Flusher, FlushFailed, Worker
 from tests.sim.disk import PowerLoss, SimDisk
@@ -198,6 +200,29 @@ class Machine:
             if self._saved.get(path) != version:
                 self._saved[path] = version
                 self.tables[path] = dump()
+
+    # -- what is in it ---------------------------------------------------------------------------------
+
+    def log_bytes(self) -> tuple[int, bytes]:
+        """Where its log begins, and all of it."""
+        log, end = self.broker.store.log, self.broker.store.whole_end
+        pieces = [bytes(each.map[: min(each.size, end - each.base_offset)]) for each in log.segments]
+        return log.min_offset, b"".join(pieces)
+
+    def bodies(self, topic: str, known: Mapping[int, int] = MappingProxyType({})) -> dict[int, bytes]:
+        """Every readable message of a topic by its place: queue id and queue offset in one number.
+
+        `known`: by queue, how many of its messages are left out.
+        """
+        store, found = self.broker.store, {}
+        for queue_id, queue in store.queues.get(topic, {}).items():
+            for number in range(max(queue.min_offset, known.get(queue_id, 0)), queue.readable):
+                offset, size, _tags = queue.read(number)
+                segment = store.log.find(offset)
+                assert segment is not None
+                record = decode_record(segment.file.read_at(offset - segment.base_offset, size))
+                found[queue_id << 40 | number] = record.body
+        return found
 
 
 @contextmanager
