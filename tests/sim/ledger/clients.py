@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 TOPIC, DELAYED, GROUP = "orders", "later", "g"
 QUEUES = 2
 PATIENCE_S = 1.0
+_READS = ("query", "end")
+_KINDS = ("append", "append", "commit", "commit", *_READS, *_READS, "rare")
 _NOTHING_STORED = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY)
 
 
@@ -36,7 +38,7 @@ class Client:
         self.name = f"client {number}"
         self._world = world
         self._is_loyal = number == 0
-        """Whether it stays with its broker, whoever leads, until that broker refuses a message or is gone."""
+        """Whether it reads only, and stays with the leader that it found, also when that one leads no more."""
         self._ip = f"10.0.1.{number}"
         self._end: End | None = None
         self._node: LedgerNode = world.nodes[0]
@@ -54,9 +56,8 @@ class Client:
         world, chance = self._world, self._world.chance
         if world.quiet:
             return
-        kind = chance.choice(("append", "append", "commit", "commit", "query", "query", "end", "end", "rare"))
-        reads = kind in ("query", "end")
-        at_leader = chance.random() < (0.4 if reads else 0.9)
+        kind = chance.choice(_READS if self._is_loyal else _KINDS)
+        at_leader = self._is_loyal or chance.random() < (0.4 if kind in _READS else 0.9)
         node = world.supposed_leader() if at_leader else chance.choice(world.nodes)
         if self._is_loyal and self._end is not None:
             node = self._node
@@ -92,8 +93,6 @@ class Client:
                 world.acknowledged(queue_id, place, body)
             elif answer.code in _NOTHING_STORED:
                 world.recorder.forget(call)
-                if self._end is not None:
-                    self._end.close()
 
         self._ask(_send(TOPIC, queue_id, body, world.now_ms()), hear)
 
