@@ -10,8 +10,8 @@ BUGS = {
     "ledger-leader-reads-at-once": 8,
     "ledger-offsets-not-undone": 0,
     "ledger-query-of-unlogged-commit": 19,
-    "ledger-queue-entries-kept": 0,
-    "ledger-topics-not-undone": 0,
+    "ledger-queue-entries-kept": 8,
+    "ledger-topics-not-undone": 13,
     "raft-read-without-round": 5,
 }
 """Each with the first seed that finds it; the long run searches from 0."""
