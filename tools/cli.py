@@ -41,6 +41,7 @@ FAMILIES = {
     "admin": "tools.admin.cli",
     "bench": "tools.bench.cli",
     "drill": "tools.drill.cli",
+    "kv": "tools.kv.cli",
     "pipeline": "tools.pipeline.cli",
     "store": "tools.storage.cli",
 }
@@ -306,6 +307,17 @@ def drill(context: typer.Context) -> None:
     from tools.drill.cli import app as drill_app
 
     _hand_over(drill_app, context)
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def kv(context: typer.Context) -> None:
+    """Use the key-value store of a DLedger group: `ropewalk kv get | put | cas | delete | scan | lock | status`."""
+    from tools.kv.cli import app as kv_app
+
+    _hand_over(kv_app, context)
 
 
 @app.command(
