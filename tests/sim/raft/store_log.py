@@ -7,6 +7,8 @@ which of them are on the platter; which ballot and commit point are.
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -56,6 +58,8 @@ class LedgerDisk(SimDisk):
 
     def write_synced(self, path: Path, data: bytes) -> None:
         self.step()
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         self.files[path] = SimFile(data)
 
     def rename(self, source: Path, target: Path) -> None:
