@@ -27,11 +27,11 @@ from ropewalk.format.dledger.entry import decode_head
 from store.entries.cut import remove_behind
 from store.entries.files import NOTHING, CommitNote, LedgerFiles, LogPoint, LogRun, TermRow
 from store.entries.ordered_writes import OrderedWrites
-from store.entries.reads import FoundRun, Marks, Place, read_run
+from store.entries.reads import FoundRun, Marks, Place, first_index, read_run
 from store.entries.recovery import FoundEntries, recover
 from store.io.disk import Disk
 from store.io.workers import Completions, Worker
-from store.log.commitlog import CommitLog
+from store.log.commitlog import CommitLog, StoreDamaged
 from store.log.entry_writer import EntryWriter, WrittenRun
 from store.log.segment import Segment
 from store.write_back import unless_full
@@ -219,17 +219,21 @@ class EntryLog:
             segment.pins += 1
         mark = self._marks.before(max(index - 1, 0))
         job = partial(read_run, segments, self._end[2], mark, index, bytes_max)
-        self._reader.submit(job, partial(self._have_read, segments, done))
+        self._reader.submit(job, partial(self._have_read, segments, index, self.cuts, done))
 
     def _have_read(
         self,
         segments: list[Segment],
+        index: int,
+        cuts: int,
         done: Callable[[LogPoint, LogRun | None, bytes | memoryview], None],
         result: tuple[FoundRun, Place | None],
     ) -> None:
         for segment in segments:
             segment.pins -= 1
         found, last = result
+        if cuts == self.cuts and not self._is_cutting:  # else it may be what stood there before
+            self._refuse_damage(index, found)
         if last is not None and last[0] <= self._end[0]:
             self._marks.read_through(*last)
         done(*found)
@@ -243,6 +247,22 @@ class EntryLog:
         """Remove the note of a doubtful recovery."""
         self.doubt = None
         self._writes.submit(partial(self._files.remove, "doubt"), lambda: None)
+
+    def _refuse_damage(self, index: int, found: FoundRun) -> None:
+        """Raise `StoreDamaged` if one of these entries, or a head on the way to them, is not what was written."""
+        prev, run, _data = found
+        if run is None:
+            first = self._log.segments[0] if self._log.segments else None
+            is_whole = first is None or first_index(first) >= index or index > self._end[0]
+        else:
+            is_cut = run[0] + run[1] - 1 > self._end[0]
+            is_whole = is_cut or (prev[1], run[2]) == (self.term_at(prev[0]), self.term_at(run[0]))
+        if not is_whole:
+            raise StoreDamaged(
+                f"entry {index} of the log in {self._log.directory}, or one just before it, is not what was written: "
+                "stop this member, put a copy of another member's store in its place (under its own dledger-ID name), "
+                "and start it again"
+            )
 
     # -- what is done ------------------------------------------------------------------------------------
 

@@ -309,9 +309,9 @@ class StoreLog:
         return copy
 
     def entry_bytes(self, through: Point) -> bytes:
-        """Return the bytes of the log through a point."""
-        bases = range(0, through.pos, SEGMENT)
-        return b"".join(bytes(self.disk.files[segment_path(base)].data) for base in bases)[: through.pos]
+        """Return the bytes of the log through a point, or as many as there are."""
+        files = [self.disk.files.get(segment_path(base)) for base in range(0, through.pos, SEGMENT)]
+        return b"".join(bytes(file.data) for file in files if file is not None)[: through.pos]
 
     # -- what survives -----------------------------------------------------------------------------------
 

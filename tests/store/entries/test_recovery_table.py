@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.format.dledger.entry import HEAD_SIZE, encode_entries, pack_head
+from ropewalk.format.names import TERM_TOPIC
 from ropewalk.format.record import encode_record
 from store.entries.files import CommitNote, LedgerFiles
 from store.io.disk import Disk
@@ -27,6 +28,15 @@ def encoded(number: int, pos: int, *, index: int | None = None, term: int = TERM
     return encode_entries(number if index is None else index, term, pos, [record_of(number, pos)])
 
 
+def opening(number: int, pos: int, term: int) -> bytes:
+    """Return the entry that opens a term."""
+    body = b'{"term": %d, "leader": "n1"}' % term
+    record = encode_record(
+        TERM_TOPIC.encode(), 0, 0, number, pos + HEAD_SIZE, 0, 7, HOST, 8, HOST, 0, 0, body, b""
+    )
+    return encode_entries(number, term, pos, [record])
+
+
 def unchecked(number: int, pos: int, record: bytes) -> bytes:
     """Return an entry as DLedger writes it, with no CRC of its body."""
     size = len(record)
@@ -39,7 +49,7 @@ def flipped(data: bytes, at: int) -> bytes:
 
 WHOLE: dict[str, Callable[[int, int], bytes]] = {
     "whole": encoded,
-    "whole, of a later term": lambda number, pos: encoded(number, pos, term=TERM + 1),
+    "whole, of a later term": lambda number, pos: opening(number, pos, TERM + 1),
     "whole by its record's own checksum": lambda number, pos: unchecked(number, pos, record_of(number, pos)),
 }
 ZEROS: dict[str, Callable[[int, int], bytes]] = {
@@ -70,7 +80,8 @@ def write_store(root: Path, sighting: str, *, behind: bool, commit: int) -> list
     later = "later term" in sighting
     for number in range(COUNT):
         term = TERM + (later and number >= SEEN_AT)
-        entry = encoded(number, pos, term=term)
+        is_opening = later and number == SEEN_AT
+        entry = opening(number, pos, term) if is_opening else encoded(number, pos, term=term)
         entries.append((number, term, pos, entry))
         shown = SIGHTINGS[sighting](number, pos) if number == SEEN_AT else entry
         assert len(shown) == len(entry)
