@@ -16,12 +16,12 @@ from store.entries.files import CommitNote, LedgerFiles
 from store.io.disk import Disk
 from store.log.commitlog import StoreDamaged
 from tests.store.entries.host import SEGMENT, Entry, Host, point_of
-from tests.store.entries.test_recovery_table import encoded, opening
+from tests.store.entries.records import encoded, opening
 from tests.support.stores import GEOMETRY, fill_ledger, flip, look
 
 COMMIT, FLIPPED, LAST, TERM = 1, 4, 6, 5
 UNREAD = range(UNREAD_AT, UNREAD_AT + UNREAD_SIZE)
-FLIPS = [1 << bit for bit in range(8)] + [0x03, 0xFF]
+FLIPS = (0x01, 0x02, 0x03, 0x80, 0xFF)
 
 
 def written(root: Path, flipped: int, at: int, mask: int) -> list[Entry]:

@@ -8,33 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.format.dledger.entry import HEAD_SIZE, encode_entries, pack_head
-from ropewalk.format.names import TERM_TOPIC
-from ropewalk.format.record import encode_record
+from ropewalk.format.dledger.entry import HEAD_SIZE, pack_head
 from store.entries.files import CommitNote, LedgerFiles
 from store.io.disk import Disk
 from tests.store.entries.host import SEGMENT, Entry, Host, point_of
-from tests.store.worlds import HOST
+from tests.store.entries.records import TERM, encoded, opening, record_of
 
-COUNT, SEEN_AT, TERM = 8, 4, 2
-
-
-def record_of(number: int, pos: int) -> bytes:
-    body = b"body of %d" % number
-    return encode_record(b"T", 0, 0, number, pos + HEAD_SIZE, 0, 7, HOST, 8, HOST, 0, 0, body, b"K\x01v\x02")
-
-
-def encoded(number: int, pos: int, *, index: int | None = None, term: int = TERM) -> bytes:
-    return encode_entries(number if index is None else index, term, pos, [record_of(number, pos)])
-
-
-def opening(number: int, pos: int, term: int) -> bytes:
-    """Return the entry that opens a term."""
-    body = b'{"term": %d, "leader": "n1"}' % term
-    record = encode_record(
-        TERM_TOPIC.encode(), 0, 0, number, pos + HEAD_SIZE, 0, 7, HOST, 8, HOST, 0, 0, body, b""
-    )
-    return encode_entries(number, term, pos, [record])
+COUNT, SEEN_AT = 8, 4
 
 
 def unchecked(number: int, pos: int, record: bytes) -> bytes:
