@@ -21,6 +21,7 @@ from typing import TypeVar
 
 import msgspec
 import structlog
+import trio
 
 from broker.context import BrokerContext
 from broker.remoting.refused import RequestRefused
@@ -100,6 +101,8 @@ class HaMember:
         """Set when the log has to be cut before this slave can follow: the process has to see to that."""
         self.behind = False
         """Set with `diverged` when nothing of the log can be kept."""
+        self.asked = trio.Event()
+        """Set when all other members have been asked once who leads."""
         self.on_role: Callable[[], None] = lambda: None
         self._directory = config.store_path_root_dir / "ropewalk"
         self._worker: Worker | None = None
