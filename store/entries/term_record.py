@@ -2,7 +2,8 @@
 
 The first entry of each term has a record of topic `rmq_sys_ROPEWALK_TERM`, whose body names that term. So an entry of
 another term than the one before it has such a record, and such a record stands nowhere else. DLedger writes none: its
-logs are believed as they are, which is what it does itself.
+logs are believed as they are, which is what it does itself. So are those of the key-value store's regions, whose
+commands of all kinds have one topic.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import msgspec
 
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.dledger.entry import HEAD_SIZE, EntryHead
-from ropewalk.format.names import TERM_TOPIC
+from ropewalk.format.names import KV_TOPIC, TERM_TOPIC
 from ropewalk.format.record import decode_record
 from store.log.segment import Segment
 from store.recovery.record_scan import ScannedRecord, scan_record
@@ -20,10 +21,10 @@ from store.recovery.record_scan import ScannedRecord, scan_record
 def term_is_vouched_for(segment: Segment, position: int, head: EntryHead, term_before: int) -> bool:
     """Tell whether the term of a whole entry can be true, behind an entry of `term_before`.
 
-    Bytes that are no record say nothing.
+    Bytes that are no record say nothing, nor do commands of a key-value store.
     """
     seen = scan_record(segment, position)
-    if not isinstance(seen, ScannedRecord):
+    if not isinstance(seen, ScannedRecord) or seen.topic == KV_TOPIC:
         return True
     if seen.topic != TERM_TOPIC:
         return head.term == term_before
