@@ -35,7 +35,7 @@ class OrderedWrites:
             self._begin(write)
 
     def retry(self) -> None:
-        """Try again what found no room."""
+        """Begin the writes that found no room again."""
         if self._is_halted and not self._under_way:
             self._is_halted = False
             for write, _done in tuple(self._writes):
