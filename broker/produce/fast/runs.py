@@ -30,7 +30,7 @@ from broker.produce.fast.many_topics import (
 )
 from broker.produce.fast.template_cache import SendTemplates
 from broker.produce.responses import PREFIX
-from broker.produce.send import SendProcessor
+from broker.produce.send import NewHalf, SendProcessor
 from broker.produce.targets import Target
 from broker.remoting.outbox import flush_together
 from broker.remoting.session import Session
@@ -50,6 +50,10 @@ RUN_MAX = 256
 
 _Due = tuple[Session, HeaderTemplate, bytes, bytes, bytes, bytes]
 """To whom an answer is owed, and what stands in it: queue id, unique key and opaque; and the request as it came."""
+
+
+_Answer = tuple[int, int, int, str, str, bool]
+"""Opaque, flag, queue id, unique key, recall handle, and whether the answer waits."""
 
 
 class SendRuns:
@@ -112,11 +116,12 @@ class SendRuns:
                 templates.record_hits(index - start)
                 return index
         target_of, size_max = sends.target_of, sends.plain_size_max
-        read_plain, sync = sends.read_plain, sends.waits
+        read_plain, place, sync = sends.read_plain, sends.place_in_run, sends.waits
         batch: list[Message] = []
-        owed: list[tuple[int, int, str, bool]] = []
+        owed: list[_Answer] = []
+        halves: list[tuple[int, NewHalf]] = []
         index = start
-        last, topic_count, learned = None, 0, False
+        topic, one_topic, learned = "", True, False
         for index in range(start, end):
             payload = payloads[index]
             if not payload.startswith(_PLAIN, 4):
@@ -141,39 +146,39 @@ class SendRuns:
             if not 0 <= queue_id < target.queues_max or len(body) > size_max or not text:
                 break
             sys_flag = header.sys_flag | target.sys_flag
-            plain = read_plain(text, sys_flag)
-            if plain is None:
-                break
-            properties, unique_key, tag_code, waits = plain
             queue = target.queues.get(queue_id) or sends.store.queue(header.topic, queue_id)
-            if target is not last:
-                last = target
-                topic_count += 1
-            target.queues_by_text[b"%d" % queue_id] = queue
-            batch.append(
-                (
-                    queue,
-                    body,
-                    properties,
-                    header.flag,
-                    sys_flag,
-                    header.born_timestamp,
-                    header.reconsume_times or 0,
-                    0,
-                    tag_code,
-                )
-            )
+            plain = read_plain(text, sys_flag)
+            if plain is not None:
+                properties, key, tag_code, waits = plain
+                born, times = header.born_timestamp, header.reconsume_times or 0
+                message = queue, body, properties, header.flag, sys_flag, born, times, 0, tag_code
+                handle = ""
+                target.queues_by_text[b"%d" % queue_id] = queue
+            else:
+                placed = place(header, target, queue, body)
+                if placed is None:
+                    break
+                message, key, waits, handle, half = placed
+                if half is not None:
+                    halves.append((len(batch), half))
+            if message[0].topic != topic:
+                one_topic = not topic
+                topic = message[0].topic
+            batch.append(message)
             wait = sync and waits
-            owed.append((frame.opaque, frame.flag, unique_key, wait))
-            if not learned:
+            owed.append((frame.opaque, frame.flag, queue_id, key, handle, wait))
+            if plain is not None and not learned:
                 learned = True
                 if many is None and templates.wants_another():
-                    self._learn(session, templates, payload, frame, target, batch[-1], unique_key, wait)
+                    self._learn(session, templates, payload, frame, target, message, key, wait)
         else:
             index = end
         if batch:
-            stored = sends.appends.put(batch, session, one_topic=topic_count == 1)
-            self._answer_run(session, batch, owed, stored)
+            stored = sends.appends.put(batch, session, one_topic=one_topic)
+            for number, half in halves:
+                if number < len(stored):
+                    sends.opened(session, half, *stored[number])
+            self._answer_run(session, owed, stored)
             index = start + len(stored)  # the disk is full: the next one is refused on its own way
         return index
 
@@ -334,20 +339,15 @@ class SendRuns:
                 session.outbox.stored_one(pack(size + 4, size) + answer, template.waits)
         return len(stored)
 
-    def _answer_run(
-        self,
-        session: Session,
-        batch: list[Message],
-        owed: list[tuple[int, int, str, bool]],
-        stored: list[tuple[int, int]],
-    ) -> None:
+    def _answer_run(self, session: Session, owed: list[_Answer], stored: list[tuple[int, int]]) -> None:
         outbox, answer = session.outbox, self._sends.answers.one
-        for message, (opaque, flag, unique_key, wait), (offset, queue_offset) in zip(
-            batch, owed, stored, strict=False
+        for (opaque, flag, queue_id, key, handle, wait), (offset, queue_offset) in zip(
+            owed, stored, strict=False
         ):
             if flag & FrameFlag.ONEWAY:
                 outbox.stored_oneway(1)
             else:
-                queue_id = b"%d" % message[0].queue_id
-                frame = answer(offset, queue_id, queue_offset, unique_key.encode(), b"%d" % opaque)
+                frame = answer(
+                    offset, b"%d" % queue_id, queue_offset, key.encode(), b"%d" % opaque, handle.encode()
+                )
                 outbox.stored_one(frame, wait)
