@@ -10,7 +10,7 @@
 
 Two views are made of the same rows. `classify` reads parsed properties and names the rule that decides. `is_plain`
 looks for the rows' words in the raw text and reads nothing: a text that has none of them asks for nothing, so the fast
-ways store it as it is; one that has any, anywhere, goes the readable way. A test holds that for every set of rows the
+ways store it as it is; one that has any, anywhere, is parsed and judged. A test holds that for every set of rows the
 second implies the first. A new feature is a new row here, and no fast way can miss it.
 """
 

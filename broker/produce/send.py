@@ -3,8 +3,8 @@
 The checks come in the order in which the original makes them, because the first that fails is the one a client
 sees. `targets` judges the topic, `batches` stores what comes as one.
 
-This is the readable way, which takes everything. `send_run` takes the runs of plain messages that are nearly all there
-is under load.
+This is the readable way, which takes everything. `fast.runs` takes the runs of messages that are nearly all there is
+under load; what they ask for is judged here all the same (`place`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Runs of plain sends, stored and answered together: the fast ways in front of `SendProcessor.send`.
+"""Runs of sends, stored and answered together: the fast ways in front of `SendProcessor.send`.
 
     defer_single   one request that is all a read brought, of a known template: put off until the turn ends, so that
                    what many clients send one by one is appended at once
-    store_run      a run of requests: by columns, by template, or each decoded once and tested by words of its text
+    store_run      a run of requests: by columns, by template, or each decoded once and tested by words of its text;
+                   one that is not plain (`admission`) is judged and placed as `send` does it, and stored with the run
 
 All have the outcome of `send`, which takes everything; the tests send the same messages by each and compare what is
-stored and answered. What is not plain (`admission`) ends a run and is left to `send`.
+stored and answered. What `send` would refuse ends a run and is left to it.
 """
 
 from __future__ import annotations
@@ -91,10 +92,10 @@ class SendRuns:
     def store_run(
         self, session: Session, templates: SendTemplates, payloads: list[bytes], start: int, end: int
     ) -> int:
-        """Store and answer the run of plain sends that begins at `payloads[start]`; return the index behind it. HOT.
+        """Store and answer the run of sends that begins at `payloads[start]`; return the index behind it. HOT.
 
-        Plain is: SEND_MESSAGE_V2 in JSON, to a topic that has passed its checks, with nothing in flags and properties
-        that asks for more than to be stored. All of a run is appended at once.
+        It takes SEND_MESSAGE_V2 in JSON, to a topic that has passed its checks; half, timer and delayed messages too.
+        All of a run is appended at once.
         """
         sends = self._sends
         if templates.deferred:
