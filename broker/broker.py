@@ -218,6 +218,7 @@ class Broker:
             place=self._placement.place,
             transactions=transactions,
             recall_handle=self._placement.recall_handle,
+            slot_of=self._placement.slot_of,
         )
         self.sinks = sinks = SinkService(
             context, sends, is_slave=lambda: not self.group.is_leader, refusal=self._refusal, wake=wake

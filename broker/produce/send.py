@@ -10,7 +10,7 @@ under load; what they ask for is judged here all the same (`place`).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -40,6 +40,7 @@ from broker.state.topics import TopicTable
 from broker.transactions.records import (
     HALF_PROPERTIES_SIZE_MAX,
     HALF_QUEUE,
+    Half,
     half_properties,
     new_half,
 )
@@ -147,11 +148,13 @@ class SendProcessor:
         place: Callable[[ConsumeQueue, dict[str, str]], tuple[ConsumeQueue, int]],
         transactions: TransactionService,
         recall_handle: Callable[[dict[str, str]], str] = lambda properties: "",
+        slot_of: Callable[[str, int], int | None] = lambda text, unit_ms: None,
     ) -> None:
         """`refusal()` says why no message is taken at the moment; `topic_created()` is told of automatic topics.
 
         `place` says where a message goes, and with which tag code: one that is to come later waits elsewhere. Its
-        sender can take it back by `recall_handle` of the stored properties, which is empty for all others.
+        sender can take it back by `recall_handle` of the stored properties, which is empty for all others. `slot_of`
+        is where a time of delivery leads to (`timers.placement`).
         """
         self.store = store
         self.statistics = statistics
@@ -161,6 +164,7 @@ class SendProcessor:
         self._retries = retries
         self._place = place
         self._recall_handle = recall_handle
+        self.slot_of = slot_of
         self._transactions = transactions
         self.appends = Appends(store, statistics)
         self.batches = BatchWriter(self.appends, self._admit)
@@ -387,6 +391,22 @@ class SendProcessor:
         """Open the transaction of a half message that was just stored."""
         opened = new_half(half.properties, queue_offset, log_offset, self.store.now, half.tag_code)
         self._transactions.opened(opened, session)
+
+    def opened_run(
+        self,
+        session: Session,
+        half: NewHalf,
+        queue_ids: Iterable[bytes],
+        log_offsets: Iterable[int],
+        queue_offsets: Iterable[int],
+    ) -> None:
+        """Open the transactions of half messages that differ from one in their queues alone. HOT."""
+        known = new_half(half.properties, 0, 0, self.store.now, half.tag_code)
+        topic, group, since, opened = known.topic, known.group, known.since_ms, self._transactions.opened
+        for queue_id, log_offset, offset in zip(queue_ids, log_offsets, queue_offsets, strict=True):
+            one = Half(offset, log_offset, offset, topic, int(queue_id), group, since)
+            one.immune_ms, one.tag_code = known.immune_ms, known.tag_code
+            opened(one, session)
 
     def read_plain(self, text: str, sys_flag: int) -> PlainText | None:
         """Return a property text that asks for nothing as it is stored; None for all that needs `_judge_properties`.

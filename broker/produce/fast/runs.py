@@ -15,6 +15,7 @@ import structlog
 
 from broker.produce.appends import host_of
 from broker.produce.fast.columns import store_columns_run
+from broker.produce.fast.detour import detour_of
 from broker.produce.fast.header_template import (
     UNREADABLE,
     HeaderTemplate,
@@ -31,7 +32,7 @@ from broker.produce.fast.many_topics import (
 )
 from broker.produce.fast.template_cache import SendTemplates
 from broker.produce.responses import PREFIX
-from broker.produce.send import NewHalf, SendProcessor
+from broker.produce.send import NewHalf, Placed, SendProcessor
 from broker.produce.targets import Target
 from broker.remoting.outbox import flush_together
 from broker.remoting.session import Session
@@ -77,7 +78,7 @@ class SendRuns:
         What may be different by the end of the turn is looked at then.
         """
         template = templates.known.get(payload[:4])
-        if template is None or template.rules_version is not self._sends.rules_version:
+        if template is None or template.rules_version is not self._sends.rules_version or template.detour:
             return False
         found = self._read(session, template, payload)
         if found is None:
@@ -148,13 +149,13 @@ class SendRuns:
                 break
             sys_flag = header.sys_flag | target.sys_flag
             queue = target.queues.get(queue_id) or sends.store.queue(header.topic, queue_id)
-            plain = read_plain(text, sys_flag)
+            target.queues_by_text[b"%d" % queue_id] = queue
+            plain, placed = read_plain(text, sys_flag), None
             if plain is not None:
                 properties, key, tag_code, waits = plain
                 born, times = header.born_timestamp, header.reconsume_times or 0
                 message = queue, body, properties, header.flag, sys_flag, born, times, 0, tag_code
                 handle = ""
-                target.queues_by_text[b"%d" % queue_id] = queue
             else:
                 placed = place(header, target, queue, body)
                 if placed is None:
@@ -168,10 +169,10 @@ class SendRuns:
             batch.append(message)
             wait = sync and waits
             owed.append((frame.opaque, frame.flag, queue_id, key, handle, wait))
-            if plain is not None and not learned:
+            if not learned:
                 learned = True
                 if many is None and templates.wants_another():
-                    self._learn(session, templates, payload, frame, target, message, key, wait)
+                    self._learn(session, templates, payload, frame, target, message, key, wait, placed)
         else:
             index = end
         if batch:
@@ -193,10 +194,19 @@ class SendRuns:
         message: Message,
         key: str,
         waits: bool,
+        placed: Placed | None,
     ) -> None:
-        """Learn the template of this plain request."""
+        """Learn the template of this request, which is plain if it was not `placed` elsewhere."""
         queue, _body, properties, flag, sys_flag, _born, reconsume_times, _prepared, tag_code = message
-        before, after = properties.split(key.encode(), 1)
+        ext, detour = header.extFields, None
+        if placed is None:
+            before, after = properties.split(key.encode(), 1)
+            key_size = len(key)
+        else:
+            detour = detour_of(placed, ext.properties or "", ext.queue_id)
+            if detour is None:
+                return
+            before, key_size, after = b"", 0, properties
         pattern = RecordPattern(
             queue.topic_bytes,
             flag,
@@ -205,7 +215,7 @@ class SendRuns:
             self._sends.store.config.store_host,
             reconsume_times,
             before,
-            len(key),
+            key_size,
             after,
         )
         template = template_of(
@@ -218,8 +228,12 @@ class SendRuns:
             tag_code=tag_code,
             oneway=header.flag & FrameFlag.ONEWAY != 0,
             waits=waits,
+            detour=detour,
         )
         if template is None:
+            return
+        if detour is not None:
+            templates.learn(payload, template)
             return
         old = templates.known.get(payload[:4])
         if old is not None and old.queues is not template.queues and templates.record_change() >= CHANGES_MIN:
@@ -241,6 +255,8 @@ class SendRuns:
         """Store the run of requests that have this template, or put it off; return the index behind it. HOT."""
         if taken := store_columns_run(self._sends, session, template, payloads, start, end):
             return start + taken
+        if template.detour is not None:
+            return start
         batch: list[Alike] = []
         owed: list[_Due] = []
         for index in range(start, end):
