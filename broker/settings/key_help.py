@@ -117,6 +117,10 @@ storePathDLedgerCommitLog The folder of the log's files. Default: `dledger-<dLeg
 raftHeartbeatMs Milliseconds between two heartbeats of a leader. Ropewalk's own.
 raftElectionMs The shortest and the longest election timeout in milliseconds; each is drawn between them. Ropewalk's
     own.
+ropewalkKvRegions Regions of the key-value store that every member of the group serves: 0 for none, 1 for one with all
+    keys. Ropewalk's own.
+kvMemoryMax What a region of the key-value store holds in memory at most, key + value + 200 bytes for each item; writes
+    that would pass it are refused. Ropewalk's own.
 # When bytes reach the disk
 flushDiskType SYNC_FLUSH answers a send after the fsync that covers it.
 flushIntervalCommitLog Milliseconds between two flushes under ASYNC_FLUSH.
@@ -193,7 +197,7 @@ scrubBytesPerSecond What the background check may read in a second; 0 for none. 
 # Metrics
 metricsExporterType PROM serves `/metrics`, `/livez` and `/readyz`; DISABLE opens no port.
 metricsPromExporterHost The address of the metrics port. Default: `bindAddress`.
-metricsPromExporterPort The metrics port. Default: 5557, or any free one where `listenPort` is 0.
+metricsPromExporterPort The metrics port. Default: the first free one of 5557 to 5572, or any where `listenPort` is 0.
 metricsLabel Labels for every series, `name:value,name:value`.
 # The log
 logLevel The least serious events that are logged. Ropewalk's own; also `--log-level`.

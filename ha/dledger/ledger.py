@@ -90,11 +90,13 @@ class LedgerShell:
         draw: Callable[[int], bytes],
         wake: Callable[[], None],
         known: Mapping[MemberId, bytes] | None = None,
+        shares: tuple[Peers, int] | None = None,
     ) -> None:
         """Begin with an opened log. `addresses` are those of all members, the own one included.
 
         `now_ms` is monotonic; `draw` returns random bytes that nobody can guess; `wake` has the owner call `end_turn`
-        soon, in a turn of its own; `known` are the incarnations of peers that were noted before.
+        soon, in a turn of its own; `known` are the incarnations of peers that were noted before. `shares`: the links of
+        another group of the same members, which looks after them, and the number of this group on them.
         """
         self.addresses = {id: each for id, each in addresses.items() if id != me.id}
         self.core = RaftNode(
@@ -119,9 +121,13 @@ class LedgerShell:
         self.standing = Standing(Role.CANDIDATE, self.core.term, None, False, "started")
         self.elections = 0
         self.role_changes = 0
-        self.peers = Peers(
-            me, {id: f"{host}:{port}" for id, (host, port) in self.addresses.items()}, known or {}, self, now_ms, draw
-        )  # fmt: skip
+        self._group = 0
+        if shares is not None:
+            self.peers, self._group = shares
+            self.peers.join(self._group, self, storage.segment_size)
+        else:
+            told = {id: f"{host}:{port}" for id, (host, port) in self.addresses.items()}
+            self.peers = Peers(me, told, known or {}, self, now_ms, draw)
         self._storage = storage
         self._replica = replica
         self._frame_bytes_max = settings.frame_bytes_max
@@ -190,7 +196,8 @@ class LedgerShell:
         """Tell the core that time went on; `late`: how much later than it had asked for, in ms."""
         self._refuse_to_go_on()
         now = self._now()
-        self.peers.tick(now, late)
+        if not self._group:
+            self.peers.tick(now, late)
         self._tell(Tick(now, late, self._rng.random()))
         if self._commits or self._needs_flush or self._opening is not None:  # outside of any turn
             self._wake()
@@ -220,8 +227,9 @@ class LedgerShell:
         self._tell(Leaving())
 
     def close(self) -> None:
-        """End all links."""
-        self.peers.close()
+        """End all links, unless they are another group's."""
+        if not self._group:
+            self.peers.close()
 
     # -- news of the links -------------------------------------------------------------------------------
 
@@ -351,7 +359,8 @@ class LedgerShell:
         if (before.role, before.term) != (standing.role, standing.term):
             self.role_changes += before.role is not standing.role
             self.elections += standing.role is Role.LEADER
-            log.info(
+            told = log.bind(group=self._group) if self._group else log
+            told.info(
                 "role", role=standing.role.value, term=standing.term, leader=standing.leader, why=standing.why,
                 end=self.core.log.end.index, commit=self.commit.index,
             )  # fmt: skip
@@ -383,7 +392,7 @@ class LedgerShell:
             else:
                 body, checksum = self._kept.get(run.first)
             assert len(body) == run.size, (run, len(body))
-        link.send(encode_head_with(frame, flags, 0, count, numbers, len(body), checksum), body)
+        link.send(encode_head_with(frame, flags, self._group, count, numbers, len(body), checksum), body)
 
     # -- what consumers may see --------------------------------------------------------------------------
 

@@ -213,12 +213,14 @@ class PeerLink:
     # -- frames ------------------------------------------------------------------------------------------
 
     def _received(self, data: bytes) -> None:
-        events, segment_size = self._peers.events, self._peers.me.segment_size
+        groups = self._peers.groups
         for frame in self._frames.feed(data):
             if frame.kind is Kind.PING:
                 continue
-            if frame.group:
-                raise RemoteProtocolError(f"no group here has number {frame.group}")
+            group = groups.get(frame.group)
+            if group is None:
+                continue  # a member that is set up otherwise, or starts: lost, as on any network
+            events, segment_size = group
             message = from_frame(frame, segment_size)
             if (self.kind is Link.DATA) is not isinstance(message, Append | AppendAnswer):
                 raise RemoteProtocolError(f"a {frame.kind.name} on the {self.kind.name} link")
@@ -270,11 +272,15 @@ class Peers:
         now: Callable[[], int],
         draw: Callable[[int], bytes],
     ) -> None:
-        """`addresses` of the other members; `known`: the incarnations that were noted; `draw`: so many random bytes."""
+        """`addresses` of the other members; `known`: the incarnations that were noted; `draw`: so many random bytes.
+
+        `events` hears of the frames of group 0, and of new peers.
+        """
         self.me = me
         self.members = frozenset(addresses)
         self.known = dict(known)
-        self.events = events
+        self.groups: dict[int, tuple[LinkEvents, int]] = {0: (events, me.segment_size)}
+        """The groups that share the links, by the number in their frames: receiver, and size of their segments."""
         self.now = now
         self.draw = draw
         self.clock = now()
@@ -289,6 +295,15 @@ class Peers:
     def dials(self, peer: MemberId) -> bool:
         """Tell whether this member connects to `peer`, and not the other way round."""
         return self.me.id > peer
+
+    def join(self, group: int, events: LinkEvents, segment_size: int) -> None:
+        """Have another group of the same members share the links; before there are any."""
+        assert group not in self.groups and not self._up, group
+        self.groups[group] = events, segment_size
+
+    def _linked(self, link: PeerLink, up: bool) -> None:
+        for _number, (events, _size) in sorted(self.groups.items()):
+            events.linked(link.peer, link.number, link.kind, up)
 
     # -- links come and go -------------------------------------------------------------------------------
 
@@ -314,7 +329,7 @@ class Peers:
         self._strangers.remove(link)
         if found.id not in self.known:
             self.known[found.id] = found.incarnation
-            self.events.met(found.id, found.incarnation)
+            self.groups[0][0].met(found.id, found.incarnation)
         if (older := self._up.get((link.peer, link.kind))) is not None:
             older.hang_up("a newer connection took its place")
         self._last_number += 1
@@ -322,7 +337,7 @@ class Peers:
         link.connection.go_first()
         self._up[link.peer, link.kind] = link
         self._show(link, True, "")
-        self.events.linked(link.peer, link.number, link.kind, True)
+        self._linked(link, True)
 
     def gone(self, link: PeerLink, why: str) -> None:
         """Note that a link has ended."""
@@ -333,7 +348,7 @@ class Peers:
         if link.number >= 0 and self._up.get((link.peer, link.kind)) is link:
             del self._up[link.peer, link.kind]
             self._show(link, False, why)
-            self.events.linked(link.peer, link.number, link.kind, False)
+            self._linked(link, False)
 
     def _show(self, link: PeerLink, up: bool, why: str) -> None:
         status = self.status[link.peer]
