@@ -75,7 +75,7 @@ class Detour:
             if self.asked is not None:
                 slots: list[int | None] = [sends.slot_of(*self.asked)] * len(keys)
             else:
-                known = {time: sends.slot_of(time.decode(), 0) for time in set(times)}
+                known = {due: sends.slot_of(due.decode(), 0) for due in set(times)}
                 slots = list(map(known.__getitem__, times))
         except RequestRefused:
             return None
