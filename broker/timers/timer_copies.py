@@ -59,7 +59,7 @@ class Copy(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """What the wheel is told of a timer message. Times in ms."""
+    """The parts of a timer message that the wheel needs. Times in ms."""
 
     due_ms: int
     topic: str
@@ -88,7 +88,7 @@ def decode_timer(data: bytes, offset: int) -> Record:
 
 
 def waiting_of(data: bytes, offset: int) -> Waiting:
-    """Read of a record what the wheel is told. Raises ValueError with the reason why it is no timer message. HOT."""
+    """Read the parts of a record that the wheel needs. HOT. Raises ValueError with the reason why it is no timer."""
     ordinary = _read_ordinary(data, offset)
     if ordinary is not None:
         return ordinary

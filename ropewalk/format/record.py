@@ -404,8 +404,8 @@ def _decode_ordinary(buffer: bytes, position: int, *, check_crc: bool) -> Record
 
 
 def cut_message(record: bytes) -> tuple[bytes, bytes, int, int, int, bytes, int] | None:
-    """Cut out of a record what a copy of its message carries: body, property text, flag, sys flag, born time in ms,
-    born host, reconsume times.
+    """Cut the parts of a record that a copy of its message carries: body, property text, flag, sys flag, born time in
+    ms, born host, reconsume times.
 
     None for a record that is not an ordinary one, as `decode_record` says; the checksum of the body is not looked at,
     and no property is read. HOT.

@@ -41,7 +41,7 @@ _encode = partial(b2a_base64, newline=False)
 
 @dataclass(frozen=True, slots=True)
 class Detour:
-    """What is known of all messages of a template that wait in another topic."""
+    """The common properties of all messages of a template that wait in another topic."""
 
     queue: ConsumeQueue
     """The queue that they wait in."""
@@ -65,7 +65,7 @@ class Detour:
         queue_ids: Sequence[bytes],
         times: Sequence[bytes] = (),
     ) -> tuple[list[bytes], Sequence[bytes]] | None:
-        """Return the property texts of a run, and what its answers repeat; None if it goes the readable way. HOT."""
+        """Return the property texts of a run, and the keys of its answers; None if it goes the readable way. HOT."""
         columns: dict[str, Iterable[bytes]] = {"key": keys, "queue": queue_ids, "time": times}
         if not self.handle:
             return list(
