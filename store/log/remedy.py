@@ -1,4 +1,4 @@
-"""The words that tell a person what to do about bytes of a log that are not what was written."""
+"""The remedy, in words, for damaged bytes of a log: they come from another copy, and how depends on the store."""
 
 from __future__ import annotations
 
