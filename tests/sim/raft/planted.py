@@ -43,5 +43,11 @@ STORE_BUGS = {
 }
 """Planted bugs of the shipped log and store, which only lives with `StoreMember` can find."""
 
+LOST_LOG_BUGS = {
+    "raft-learner-lacks-entries": 280,
+    "raft-lost-log-votes": 0,
+}
+"""Planted bugs that only lives in which members lose their logs can find."""
+
 SEEDS = 2000
 """Where a change of the core gives all seeds other lives, this makes a test longer and not red."""
