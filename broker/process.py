@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -31,7 +32,7 @@ import ropewalk
 from broker.broker import Broker, name_server_handlers
 from broker.discovery.registrar import Registrar
 from broker.discovery.route_finder import RouteFinder
-from broker.discovery.route_guard import RouteGuard
+from broker.discovery.route_guard import RouteGuard, silent_among
 from broker.logs import configure_logs, set_log_level
 from broker.namesrv.server import NameServer
 from broker.options import BrokerOptions, NamesrvOptions
@@ -375,16 +376,18 @@ class BrokerProcess:
 
     # -- run and stop ----------------------------------------------------------------------------------
 
-    async def run(self, ready_line: str) -> None:
+    async def run(self, ready_line: Callable[[tuple[str, ...]], str]) -> None:
         """Say that we are ready, serve until a signal comes, then stop in good order.
 
-        Raises `StartFailed` instead where another living broker has this one's place at a name server.
+        `ready_line` gets the name servers that do not answer. Raises `StartFailed` instead where another living broker
+        has this one's place at a name server.
         """
         if self._guard is not None:
             if (why := await self._guard.find_rival(self.config.namesrv_addr)) is not None:
                 raise StartFailed(why)
         with trio.open_signal_receiver(*_stop_signals()) as signals:
-            print(ready_line, flush=True)  # who reads it may send a signal at once
+            silent = await silent_among(self.config.namesrv_addr)
+            print(ready_line(silent), flush=True)  # who reads it may send a signal at once
             notify("READY=1")
             if self._metrics_server is not None:
                 self._metrics_server.start()
@@ -528,19 +531,21 @@ class BrokerProcess:
 
     # -- what the user sees ----------------------------------------------------------------------------
 
-    def ready_line(self, ports: _Ports, took_s: float) -> str:
+    def ready_line(self, ports: _Ports, took_s: float, silent: tuple[str, ...]) -> str:
+        """Return the ready line; `silent` are the name servers that do not answer."""
         config, group = self.config, self.broker.group
         words = group.ready_words()
         bound = config.bind_address
         host = config.broker_ip1 if bound in ("0.0.0.0", "::") else bound
-        namesrv = (
-            ";".join(config.namesrv_addr) if ports.namesrv is None else str(Address(host, ports.namesrv))
-        )
+        own = None if ports.namesrv is None else str(Address(host, ports.namesrv))
+        namesrv = own or ";".join(config.namesrv_addr)
+        shown = own or shown_name_servers(config.namesrv_addr, silent)
         ready = {
             "version": ropewalk.__version__,
             "broker": f"{config.broker_ip1}:{ports.broker}",
             "fast": None if ports.fast is None else f"{config.broker_ip1}:{ports.fast}",
             "namesrv": namesrv,
+            "namesrvSilent": list(silent),
             "ha": group.ha_address,
             "metrics": None if ports.metrics is None else f"{_shown_host(config)}:{ports.metrics}",
             "dataDir": str(config.store_path_root_dir.absolute()),
@@ -555,13 +560,21 @@ class BrokerProcess:
         embedded = " (embedded)" if ports.namesrv is not None else ""
         reach = f" (listening on all addresses: {bound})" if bound in ("0.0.0.0", "::") else ""
         return (
-            f"ropewalk {ropewalk.__version__} ready: broker {ready['broker']}{reach}, name server {namesrv}{embedded}, "
+            f"ropewalk {ropewalk.__version__} ready: broker {ready['broker']}{reach}, name server {shown}{embedded}, "
             + (f"metrics {ready['metrics']}, " if ready["metrics"] else "")
             + f"data {ready['dataDir']}, {words.mode}"
             + (f" ({words.place})" if words.place else "")
             + ", "
             + (f"SEND_OK means {words.send_ok}" if words.takes_messages else words.send_ok)
         )
+
+
+def shown_name_servers(name_servers: tuple[str, ...], silent: tuple[str, ...]) -> str:
+    """Return name servers as the ready line shows them."""
+    return ";".join(
+        f"{each} (NOT REACHED: clients that ask it do not find this broker)" if each in silent else each
+        for each in name_servers
+    )
 
 
 def _shown_host(config: BrokerConfig) -> str:
@@ -642,7 +655,7 @@ def run_broker(options: BrokerOptions) -> None:
         # A helper thread in the middle of Python code gives the interpreter back after this, when the loop wants it;
         # the default of 5 ms would be the p99 of every answer.
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        ready_line = process.ready_line(ports, time.monotonic() - started)
+        ready_line = partial(process.ready_line, ports, time.monotonic() - started)
         try:
             trio.run(process.run, ready_line)
         except StartFailed:
