@@ -21,6 +21,7 @@ from typing import Final, Protocol
 from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head, filler_size
 from ropewalk.format.names import TERM_TOPIC
 from store.append import Appender, Message
+from store.entries.files import REFILL
 from store.follow_target import FollowTarget
 from store.log.commitlog import StoreDamaged
 from store.log.entry_writer import EntryWriter, WrittenRun
@@ -185,6 +186,5 @@ class Replica:
 
 def _damaged(directory: object, at: int) -> StoreDamaged:
     return StoreDamaged(
-        f"there is no whole entry at offset {at} of the log in {directory}, which is committed: stop this member, put "
-        "a copy of another member's store in its place (under its own dledger-ID name), and start it again"
+        f"there is no whole entry at offset {at} of the log in {directory}, which is committed: {REFILL}"
     )

@@ -337,6 +337,13 @@ class LedgerTransferHeader(msgspec.Struct, rename="camel"):
     """The member that is to lead; empty: the one that lacks least."""
 
 
+class LedgerReadmitHeader(msgspec.Struct, rename="camel"):
+    """The header of code 30042."""
+
+    id: str
+    """The member that lost its log."""
+
+
 class PullResponseHeader(msgspec.Struct, rename="camel"):
     """The answer to a pull: the first four are needed with 0, 19, 20 and 21 alike."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -27,6 +27,12 @@ _REMEDY = (
     "restore it, or write `currTerm=N` to it with an N above the term of every member (`ropewalk admin dledger status` "
     "shows them), and `voteLeader=` below"
 )
+
+REFILL: Final = (
+    "move this member's store away, start it with an empty one, and have the others let it in by `ropewalk admin "
+    "dledger readmit ID` (docs/operate/dledger.md)"
+)
+"""The advice for a member whose log cannot be used: the leader has all of it."""
 
 LogPoint = tuple[int, int, int]
 """(index, term, pos): the log through an entry; pos is the offset behind it."""
@@ -131,6 +137,5 @@ class LedgerFiles:
             return msgspec.json.decode(data, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
             raise StoreDamaged(
-                f"{self.notes / name} cannot be read ({exc}): restore it, or take this member's store away and have it "
-                "filled by the others"
+                f"{self.notes / name} cannot be read ({exc}): restore it, or {REFILL}"
             ) from exc

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.dledger.entry import HEAD_SIZE, EntryHead, decode_head
-from store.entries.files import NOTHING, LedgerFiles, LogPoint, TermRow
+from store.entries.files import NOTHING, REFILL, LedgerFiles, LogPoint, TermRow
 from store.io.disk import Disk
 from store.log.commitlog import CommitLog, StoreDamaged
 from store.recovery.record_scan import NoRecord, ScannedRecord, scan_entry, scan_record
@@ -63,7 +63,7 @@ def recover(log: CommitLog, files: LedgerFiles, tails: Path, disk: Disk) -> Foun
     if commit[0] >= 0 and (not log.segments or commit[2] > log.segments[-1].end_offset):
         raise StoreDamaged(
             f"{log.directory} ends before log offset {commit[2]}, through which entries are committed (entry "
-            f"{commit[0]}). Nothing was changed. Put the missing files back, or have this member filled by the others"
+            f"{commit[0]}). Nothing was changed. Put the missing files back, or {REFILL}"
         )
     end, stopped_at = _walk(log, commit, rows)
     doubt = files.load_point("doubt")

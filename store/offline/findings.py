@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-COPY_OF_A_MEMBER: Final = (
-    "stop another member, put a copy of its store in the place of this one (its log under this member's own dledger-ID "
-    "name, without `ropewalk/dledger/identity`), and start both"
-)
+from store.entries.files import REFILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +93,7 @@ class Findings:
     def repair(self) -> str:
         """The advice for bytes of the log that another copy has."""
         if self._is_ledger:
-            return COPY_OF_A_MEMBER
+            return REFILL
         return (
             f"`ropewalk store repair {self._root} --to COPY --from OTHER` takes it from a replica or a backup"
         )

@@ -18,13 +18,14 @@ from pathlib import Path
 
 from ropewalk.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from ropewalk.format.sidecar import Sidecar, block_sum
+from store.entries.files import REFILL
 from store.log.commitlog import CommitLog
 from store.log.durable_bound import Bound, boot_id, decode_bound
 from store.log.limits import NO_LIMIT
 from store.log.placing import ENTRY
 from store.log.segment import Segment
 from store.offline.dry_run_disk import DryRunDisk
-from store.offline.findings import COPY_OF_A_MEMBER, Counts, Finding, Findings, Lost
+from store.offline.findings import Counts, Finding, Findings, Lost
 from store.offline.layout import Layout, log_names
 from store.offline.verify_entries import EntryCheck
 from store.offline.verify_index import IndexCheck
@@ -274,7 +275,7 @@ class Verification:
             return  # said already: the file has not all of its bytes
         advice = f"`ropewalk store recover {self.layout.root}` says what can be done"
         if self.entries is not None:
-            advice = f"the next start cuts the log here, and a leader sends the entries again; else {COPY_OF_A_MEMBER}"
+            advice = f"the next start cuts the log here, and a leader sends the entries again; else {REFILL}"
         if to_be_cut:
             self.report.note(
                 segment.file.path, place, f"{what}, behind all that was promised to be durable",

@@ -21,7 +21,8 @@ begin with `ropewalk_`. Every series also has `cluster`, `node_type` and `node_i
 Counters are shown with `_total`, histograms with `_bucket`, `_count` and, where sums are kept, `_sum`.
 
 `/livez` answers 200 while the broker's loop turns. `/readyz` answers 200 while messages are taken, and 503 with the
-reasons in words otherwise: a full disk, too few slaves, a broker that starts or stops.
+reasons in words otherwise: a full disk, too few slaves, a broker that starts or stops. A slave answers 200 while it
+serves, and a follower of a DLedger group while it knows a leader: they take no messages by their role.
 
 A family is cut at {SERIES_MAX:_} series, and `ropewalk_metrics_left_out` then counts what is missing. A broker that is
 not scraped counts nothing for it.
