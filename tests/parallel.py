@@ -3,12 +3,14 @@
 pytest-xdist starts the workers and carries the reports; this decides who runs what, from the names of the tests alone.
 
 - The tests of a file stay together and in order, as module fixtures want it.
-- Folders that share something costly, a session of Spark or servers of Java, stay together altogether.
+- Files that share something costly, a session of Spark or servers of Java, stay together altogether.
 - What needs the machine to itself comes first, on one worker, while the others wait.
-- Then the longest come first, so that no worker is left with a long file when the others have ended.
-- A third worker, where there is one (`-n 3`), stands behind the others: it has the least priority, and computes while
-  they wait for a clock, a disk or a JVM. It gets only tests that do nothing but compute, so that nothing of its own can
-  be late; what it does not come to is left to the others, at the end.
+- Then the longest come first, so that no worker is left with a long file when the others have ended, and what is
+  promised to a worker beyond the one that it has is short.
+- Three more workers, where there are so many (`-n 5`), use what the two leave of the processors. One stands behind all
+  others: it has the least priority and gets only tests that do nothing but compute, so that nothing of its own can be
+  late. Two stand aside with tests that mostly wait, for JVMs, elections and delays, and are patient themselves. What
+  these do not come to is left to the two, at the end.
 
 Nothing here is in force in a plain `pytest`, which runs everything in one process in the order of the files.
 """
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 BEHIND = "gw2"
 """The worker that stands behind the others, where there are so many."""
 
+ASIDE = ("gw3", "gw4")
+"""The workers that stand aside, where there are so many."""
+
 ALONE = "alone"
 """The scope of what is run while nothing else is."""
 
@@ -39,10 +44,14 @@ ALONE_PREFIXES: tuple[str, ...] = (
 """Tests that measure time more finely than a busy machine lets them, or use something that a machine has once."""
 
 TOGETHER: dict[str, tuple[str, ...]] = {
-    "spark": ("tests/spark/", "tests/compat/test_spark_live.py"),
-    "compat": ("tests/compat/",),
+    "spark": ("tests/spark/", "tests/compat/test_spark_", "tests/compat/test_mqadmin_beside.py"),
+    "compat": (
+        "tests/compat/test_everyday.py",
+        "tests/compat/test_java_client.py",
+        "tests/compat/test_sql_filters.py",
+    ),
 }
-"""Scope -> what belongs to it; the first that fits counts."""
+"""Scope -> what belongs to it, because it shares a session of Spark, a RocketMQ or JVMs; the first that fits counts."""
 
 APART: tuple[str, ...] = ("tests/sim/", "tests/store/test_damage.py")
 """Long files whose tests share nothing but what is made anew in a moment: each test is a scope."""
@@ -60,9 +69,33 @@ COMPUTING: tuple[str, ...] = (
 )
 """Tests for the worker behind the others: nothing in these waits, looks at a clock, or uses the disk much."""
 
+WAITING: tuple[str, ...] = (
+    "compat",
+    "spark",
+    "tests/compat/",
+    "tests/crash/",
+    "tests/ha/test_handover.py",
+    "tests/ha/test_pair.py",
+    "tests/test_readme",
+    "tests/tools/drill/",
+)
+"""Scopes for the workers aside: these start processes, wait for most of their time, and give each tens of seconds."""
+
 LONG_S: dict[str, int] = {
-    "compat": 420,
     "spark": 300,
+    "compat": 75,
+    "tests/compat/test_deferred_failover.py": 60,
+    "tests/compat/test_ledger_stores.py": 50,
+    "tests/compat/test_replication.py": 50,
+    "tests/compat/test_ledger_clients.py": 30,
+    "tests/compat/test_go_client.py": 25,
+    "tests/compat/test_mqadmin.py": 25,
+    "tests/compat/test_swaps.py": 25,
+    "tests/compat/test_swap_ledger.py": 25,
+    "tests/compat/test_mixed_group.py": 20,
+    "tests/compat/test_index.py": 15,
+    "tests/compat/test_python_client.py": 15,
+    "tests/compat/test_transactions.py": 15,
     "tests/tools/drill/test_run.py": 75,
     "tests/crash/test_dledger.py": 60,
     "tests/crash/test_kill.py": 45,
@@ -123,6 +156,13 @@ def stand_behind(worker: str) -> None:
         os.nice(19)
 
 
+def part_of(scope: str) -> tuple[str, ...]:
+    """The workers that a scope is meant for; () are those that stand nowhere."""
+    if scope.startswith(COMPUTING):
+        return (BEHIND,)
+    return ASIDE if scope.startswith(WAITING) else ()
+
+
 class ByFile(LoadScopeScheduling):  # type: ignore[misc] # it comes without types
     """Scopes as `scope_of` has them, handed out by length."""
 
@@ -145,18 +185,23 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc] # it comes without type
                 return node
         return None
 
-    def _is_behind(self, node: WorkerController) -> bool:
-        """Whether this is the worker behind the others, and there are others."""
-        return node.gateway.id == BEHIND and any(
-            other is not node and not other.shutting_down for other in self.nodes
+    def _is_one_more(self, node: WorkerController) -> bool:
+        """Whether this worker stands behind the others or aside, and there are others."""
+        more = (BEHIND, *ASIDE)
+        return node.gateway.id in more and any(
+            other.gateway.id not in more and not other.shutting_down for other in self.nodes
         )
 
-    def _computing(self) -> bool:
-        """Whether something is left that only computes."""
-        return any(scope.startswith(COMPUTING) for scope in self.workqueue)
+    def _meant_for(self, node: WorkerController) -> list[str]:
+        """The scopes left that a worker is to take; what is meant for one more comes to the others last."""
+        name = node.gateway.id
+        if self._is_one_more(node):
+            return [scope for scope in self.workqueue if scope != ALONE and name in part_of(scope)]
+        more = {other.gateway.id for other in self.nodes}
+        return [s for s in self.workqueue if more.isdisjoint(part_of(s))] or list(self.workqueue)
 
     def _reschedule(self, node: WorkerController) -> None:
-        if self._is_behind(node) and not self._computing():
+        if self._is_one_more(node) and not self._meant_for(node):
             if not node.shutting_down:
                 node.shutdown()
             return
@@ -165,15 +210,15 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc] # it comes without type
     def _assign_work_unit(self, node: WorkerController) -> None:
         if self._holder() not in (None, node):
             return
-        behind = self._is_behind(node)
-        if behind and (ALONE in self.workqueue or not self._computing()):
+        meant = self._meant_for(node)
+        if self._is_one_more(node) and (ALONE in self.workqueue or not meant):
             return
-        if ALONE in self.workqueue:
-            first = ALONE
-        else:
-            # Each takes first what is its own; the others come to what only computes when nothing else is left.
-            fitting = [scope for scope in self.workqueue if scope.startswith(COMPUTING) == behind]
-            first = max(fitting or self.workqueue, key=seconds_of)
+        # A worker begins a test when it knows the next one. Behind a long scope that is a short one: the next long one
+        # is for the worker that is free first.
+        is_long = any(
+            seconds_of(scope) and not all(tests.values()) for scope, tests in self.assigned_work[node].items()
+        )
+        first = ALONE if ALONE in self.workqueue else (min if is_long else max)(meant, key=seconds_of)
         self.workqueue.move_to_end(first, last=False)
         super()._assign_work_unit(node)
 

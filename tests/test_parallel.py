@@ -19,8 +19,10 @@ from tests.parallel import (
     COMPUTING,
     LONG_S,
     TOGETHER,
+    WAITING,
     ByFile,
     scope_of,
+    seconds_of,
     stand_behind,
 )
 from tests.support.ports import LOW, SHARES, free_ports, my_range
@@ -87,6 +89,7 @@ def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "LONG_S", {"spark": 90, "tests/long.py": 30})
     monkeypatch.setattr(parallel, "APART", ("tests/sim/",))
     monkeypatch.setattr(parallel, "COMPUTING", ("tests/sim/", "tests/format/"))
+    monkeypatch.setattr(parallel, "WAITING", ("spark", "tests/crash/"))
 
 
 def test_every_test_is_run_once() -> None:
@@ -111,6 +114,21 @@ def test_the_longest_come_first() -> None:
     story = Story("tests/a.py::t", "tests/long.py::t[a::b]", "tests/spark/x.py::t", "tests/spark/y.py::t")
     assert story.told(0)[:2] == ["tests/spark/x.py::t", "tests/spark/y.py::t"]
     assert story.told(1)[:1] == ["tests/long.py::t[a::b]"]
+
+
+def test_no_long_one_is_promised_behind_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = {f"tests/{name}.py": seconds for name, seconds in zip("abcd", (60, 50, 40, 30), strict=True)}
+    monkeypatch.setattr(parallel, "LONG_S", lengths)
+    story = Story(
+        *(f"{scope}::t" for scope in lengths), "tests/e.py::t", "tests/f.py::t", "tests/bench/x.py::t"
+    )
+    assert story.step(0)
+    for number in (0, 1):
+        while len(story.told(number)) > 1:
+            assert seconds_of(story.told(number)[1]) < 50, story.told(number)
+            assert story.step(number)
+    story.to_the_end()
+    assert sorted(test for _, test in story.ran) == sorted(story.tests)
 
 
 def test_while_one_measures_the_other_waits() -> None:
@@ -174,6 +192,35 @@ def test_where_nothing_only_computes_nobody_stands_behind() -> None:
     assert len(story.ran) == 3
 
 
+FIVE = ("gw0", "gw1", "gw2", "gw3", "gw4")
+
+
+@pytest.mark.parametrize("order", [FIVE, FIVE[::-1], ("gw3", "gw0", "gw2", "gw4", "gw1")], ids=" ".join)
+def test_the_workers_aside_only_wait_and_the_others_come_to_that_when_nothing_else_is_left(
+    order: tuple[str, ...],
+) -> None:
+    waits = [f"tests/crash/test_{name}.py::t" for name in "abcdefgh"] + ["tests/spark/a.py::t"]
+    others = [f"tests/{name}.py::t" for name in "abcd"]
+    story = Story(*LIVES, *waits, *others, "tests/bench/x.py::t[1]", "tests/bench/x.py::t[2]", workers=order)
+    measuring = [worker for number, worker in enumerate(order) if story.told(number)]
+    assert measuring == ["gw0"] or measuring == ["gw1"], "the others wait while it measures"
+    story.to_the_end()
+    assert sorted(test for _, test in story.ran) == sorted(story.tests)
+    assert {test for name in ("gw3", "gw4") for test in story.ran_by(name)} <= {*waits}
+    assert set(story.ran_by("gw2")) <= {*LIVES}
+    for name in ("gw0", "gw1"):
+        ran = [test in (*waits, *LIVES) for test in story.ran_by(name)]
+        assert ran == sorted(ran), "what is meant for them comes first"
+    assert len(story.ran_by("gw3")) >= 3 and len(story.ran_by("gw4")) >= 3
+
+
+def test_where_nothing_waits_nobody_stands_aside() -> None:
+    story = Story("tests/a.py::t", "tests/b.py::t", *LIVES, workers=FIVE)
+    assert [worker.shutting_down for worker in story.workers] == [False, False, False, True, True]
+    story.to_the_end()
+    assert len(story.ran) == 2 + len(LIVES)
+
+
 @pytest.mark.parametrize("test", ["tests/bench/x.py::t", "tests/a.py::t", "tests/sim/x.py::t"])
 def test_a_worker_that_is_the_only_one_takes_everything(test: str) -> None:
     story = Story(test, workers=("gw2", "gw1", "gw0"))
@@ -195,11 +242,12 @@ def test_every_line_of_the_tables_names_something() -> None:
         *ALONE_PREFIXES,
         *APART,
         *COMPUTING,
+        *(prefix for prefix in WAITING if prefix not in TOGETHER),
         *(prefix for group in TOGETHER.values() for prefix in group),
     ]
     for prefix in prefixes:
         path, _, test = prefix.partition("::")
-        assert (ROOT / path).exists(), prefix
+        assert any(ROOT.glob(f"{path.rstrip('/')}*")), prefix
         assert not test or f"def {test.partition('[')[0]}" in (ROOT / path).read_text(), prefix
     for scope in LONG_S:
         assert scope in {ALONE, *TOGETHER} or (ROOT / scope).is_file(), scope

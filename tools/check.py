@@ -4,8 +4,8 @@ The cheap steps come first and the first failing one ends the run, so that a mis
 a second and not after the crash tests. pytest comes last and nothing is printed after it: the last line
 on the terminal is its own summary, and its exit status is this program's.
 
-All the tests are shared out among two processes and one behind them (tests/parallel.py says how). With arguments
-for pytest, which ask for some of them or for a debugger, there is one process as in a plain `pytest`.
+All the tests are shared out among two processes and three that use what these leave (tests/parallel.py says how). With
+arguments for pytest, which ask for some of them or for a debugger, there is one process as in a plain `pytest`.
 
 `--long` runs the same suites at the counts that an issue asks to see proven. It is carried to the
 tests by the environment variable `ROPEWALK_LONG=1`. Under `CI=true` the tests of `tests/compat` fail,
@@ -27,9 +27,9 @@ from typing import Annotated
 import typer
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED_OUT = ("-n", "3")
-"""Two also where there are more cores: many tests start processes of their own. The third has the least priority, and
-only computes while the two wait (tests/parallel.py)."""
+SHARED_OUT = ("-n", "5")
+"""Two also where there are more cores: many tests start processes of their own. Of the other three, one only computes,
+with the least priority, and two mostly wait (tests/parallel.py)."""
 
 
 @dataclass(frozen=True, slots=True)
