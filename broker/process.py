@@ -1,9 +1,9 @@
 """The processes `ropewalk broker` and `ropewalk namesrv`: configuration in, tasks running, and a graceful end.
 
 Starting goes in an order in which nothing is promised too early: lock and recover the store, bind the ports, tell
-the embedded name server, print the ready line. Stopping goes backwards: unregister, refuse new messages, answer what
-waits for the disk, write the tables, close the store. A second signal cuts that short, which is no worse than a
-crash.
+the embedded name server, ask the group who leads it, print the ready line. Stopping goes backwards: unregister, refuse
+new messages, answer what waits for the disk, write the tables, close the store. A second signal cuts that short, which
+is no worse than a crash.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -41,7 +40,7 @@ from broker.remoting.shell import Connection, Shell
 from broker.remoting.shell import Session as Served
 from broker.replication.group_member import LogCut, OwnGroup
 from broker.service_manager import notify
-from broker.settings.config import BrokerConfig, ConfigError, keep_settings, load_config
+from broker.settings.config import METRICS_PORTS, BrokerConfig, ConfigError, keep_settings, load_config
 from broker.settings.dledger import peers_of
 from broker.settings.keys import Mark
 from broker.state import json_file
@@ -58,6 +57,7 @@ _GC_THRESHOLD = 50_000
 _SWITCH_INTERVAL_S = 0.0005
 _EXIT_FAILED = 70  # EX_SOFTWARE
 _TICK_S = 0.05
+_SETTLE_S = 5.0
 _STOP_FLUSH_S = 5.0
 _STORE_FILES = 1024
 _CONNECTIONS_MAX = 1_000_000
@@ -196,7 +196,7 @@ class BrokerProcess:
 
     # -- start -----------------------------------------------------------------------------------------
 
-    def start(self) -> _Ports:
+    def start(self) -> None:
         """Bind, recover, register. Blocks. Raises RopewalkError or OSError with a text for the user."""
         config = self.config
         try:
@@ -248,7 +248,6 @@ class BrokerProcess:
         )
         self._routes = RouteFinder(self.name_server, config.namesrv_addr)
         self._join()
-        return self._ports
 
     def _make_broker(self) -> Broker:
         config, ports = self.config, self._ports
@@ -336,18 +335,19 @@ class BrokerProcess:
         config = self.config
         server = self._metrics_server = MetricsServer(lambda: self.broker.metrics, monotonic_ms)
         host, port = config.metrics_prom_exporter_host, config.metrics_prom_exporter_port
+        # Nobody asked for the default port, and another broker of this machine may well have it.
+        asked = port == 0 or config.origin("metricsPromExporterPort") != "default"
         try:
-            return server.listen(host, port)
+            found = server.listen(host, port, tried=1 if asked else METRICS_PORTS)
         except OSError as exc:
-            if exc.errno == errno.EADDRINUSE and config.origin("metricsPromExporterPort") == "default":
-                # Nobody asked for this port, and another broker of this machine may well have it.
-                log.warning("metricsPromExporterPort is taken; metrics are at any free port", port=port)
-                return server.listen(host, 0)
             raise StartFailed(
                 f"cannot listen on {host}:{port} (metricsPromExporterPort): {exc.strerror}. "
                 + _way_out(exc, "--set metricsPromExporterPort=0", "--set metricsPromExporterHost=ADDRESS")
                 + "; --set metricsExporterType=DISABLE does without metrics"
             ) from exc
+        if not asked and found != port:
+            log.warning("the metrics port is taken: metrics are at the next free one", taken=port, port=found)
+        return found
 
     def _listen(self, what: str, port: int, make: Callable[[Connection], Served]) -> int:
         try:
@@ -376,19 +376,15 @@ class BrokerProcess:
 
     # -- run and stop ----------------------------------------------------------------------------------
 
-    async def run(self, ready_line: Callable[[tuple[str, ...]], str]) -> None:
-        """Say that we are ready, serve until a signal comes, then stop in good order.
+    async def run(self, started: float) -> None:
+        """Serve until a signal comes, then stop in good order; `started` is the time for the ready line to count from.
 
-        `ready_line` gets the name servers that do not answer. Raises `StartFailed` instead where another living broker
-        has this one's place at a name server.
+        Raises `StartFailed` instead where another living broker has this one's place at a name server.
         """
         if self._guard is not None:
             if (why := await self._guard.find_rival(self.config.namesrv_addr)) is not None:
                 raise StartFailed(why)
         with trio.open_signal_receiver(*_stop_signals()) as signals:
-            silent = await silent_among(self.config.namesrv_addr)
-            print(ready_line(silent), flush=True)  # who reads it may send a signal at once
-            notify("READY=1")
             if self._metrics_server is not None:
                 self._metrics_server.start()
             async with trio.open_nursery() as nursery:
@@ -399,6 +395,7 @@ class BrokerProcess:
                 nursery.start_soon(self._registrar.run)
                 nursery.start_soon(self._replicate)
                 nursery.start_soon(self._routes.run)
+                nursery.start_soon(self._announce, started)
                 async for number in signals:
                     log.info("stopping", signal=signal.Signals(number).name)
                     notify("STOPPING=1")
@@ -408,6 +405,15 @@ class BrokerProcess:
                 nursery.cancel_scope.cancel()
             # Now that nothing is served any more, what was answered last is in the tables, and no task saves them too.
             await self._save_changed()
+
+    async def _announce(self, started: float) -> None:
+        with trio.move_on_after(_SETTLE_S):
+            await self.broker.group.settle()
+        silent = await silent_among(self.config.namesrv_addr)
+        print(
+            self.ready_line(time.monotonic() - started, silent), flush=True
+        )  # who reads it may send a signal at once
+        notify("READY=1")
 
     async def _replicate(self) -> None:
         """Be a member of the group; when the log turns out to have a part of its own, without that part."""
@@ -531,9 +537,9 @@ class BrokerProcess:
 
     # -- what the user sees ----------------------------------------------------------------------------
 
-    def ready_line(self, ports: _Ports, took_s: float, silent: tuple[str, ...]) -> str:
+    def ready_line(self, took_s: float, silent: tuple[str, ...]) -> str:
         """Return the ready line; `silent` are the name servers that do not answer."""
-        config, group = self.config, self.broker.group
+        config, group, ports = self.config, self.broker.group, self._ports
         words = group.ready_words()
         bound = config.bind_address
         host = config.broker_ip1 if bound in ("0.0.0.0", "::") else bound
@@ -604,7 +610,7 @@ def print_config(config: BrokerConfig, *, as_json: bool) -> None:
         return
     width = max(len(f"{row.key} = {row.value}") for row in rows)
     for row in rows:
-        effect = "" if row.mark is Mark.HONOURED else f", {row.mark.name.lower().replace('_', ' ')}"
+        effect = ", no effect" if row.mark is Mark.NO_EFFECT else ""
         print(f"{row.key} = {row.value}".ljust(min(width, 60)) + f"  # {row.origin}{effect}")
     for warning in config.warnings:
         print(f"# {warning}")
@@ -647,7 +653,7 @@ def run_broker(options: BrokerOptions) -> None:
         _raise_file_limit()
         _refuse_few_descriptors()
         process = BrokerProcess(config, options)
-        ports = process.start()
+        process.start()
         # What exists now lives as long as the process: the collector need not look at it again, and a turn makes
         # thousands of short-lived objects that reference counting alone takes care of.
         gc.freeze()
@@ -655,9 +661,8 @@ def run_broker(options: BrokerOptions) -> None:
         # A helper thread in the middle of Python code gives the interpreter back after this, when the loop wants it;
         # the default of 5 ms would be the p99 of every answer.
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        ready_line = partial(process.ready_line, ports, time.monotonic() - started)
         try:
-            trio.run(process.run, ready_line)
+            trio.run(process.run, started)
         except StartFailed:
             process.close()
             raise

@@ -15,8 +15,9 @@ from broker.admin.base import AdminContext, Handler, body_of
 from broker.admin.runtime_info import DiskFacts, Space, runtime_info
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
-from broker.settings.config import ConfigError, change
+from broker.settings.config import ConfigError, change, nearest_key
 from broker.settings.java_properties import PropertiesError, read_properties, write_properties
+from broker.settings.keys import KEYS
 from broker.state.data_version import DataVersion
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import fastjson
@@ -90,6 +91,10 @@ class AdminBroker:
     def update_config(self, session: Session, request: Command) -> Command:
         broker = self._broker
         changes = _changes(request.body)
+        unknown = sorted(changes.keys() - KEYS.keys())
+        if unknown:
+            named = "; ".join(f"there is no key {key!r}{nearest_key(key)}" for key in unknown)
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"Can not update config: {named}")
         fixed = sorted(changes.keys() - CHANGEABLE)
         if fixed:
             raise RequestRefused(

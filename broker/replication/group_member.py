@@ -178,6 +178,9 @@ class GroupMember(Protocol):
     async def run(self, turns: Turns, shell: Shell) -> LogCut:
         """Be a member until cancelled; return the cut that the closed log needs before this goes on."""
 
+    async def settle(self) -> None:
+        """Wait until this member knows its role after a start: before that the ready line would tell an old one."""
+
     async def hand_over(self) -> None:
         """Have another member lead, where members decide that by themselves, before this broker stops."""
 

@@ -446,6 +446,9 @@ class LedgerMember:
         self._log_changes(offsets=True)
         self.ledger.transfer(target, done)
 
+    async def settle(self) -> None:
+        """Do nothing: the ready line names no role, which is the next election's to give."""
+
     async def hand_over(self) -> None:
         """Have another member lead, if this one does: producers then wait for a handover, and not for an election."""
         self.ledger.leave()

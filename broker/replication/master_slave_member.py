@@ -194,6 +194,11 @@ class MasterSlaveMember:
             nursery.cancel_scope.cancel()
         return LogCut(member.diverged, member.behind)
 
+    async def settle(self) -> None:
+        """Wait until a master that has replicas has asked them whether another one became master meanwhile."""
+        if self.is_leader and self.has_replicas:
+            await self.member.asked.wait()
+
     async def hand_over(self) -> None:
         """Do nothing: an operator orders a handover."""
 
@@ -207,11 +212,13 @@ class MasterSlaveMember:
 
     def ready_words(self) -> ReadyWords:
         role, flush = self.replication.role, self._context.config.flush_disk_type
-        record = self.member.record
+        record, fence = self.member.record, self.replication.fence
         return ReadyWords(
             f"{role} + {flush}",
-            promise_of(role, flush, self.replication.transfer.needed),
-            role != SLAVE,
+            f"no messages are taken: {fence}"
+            if fence
+            else promise_of(role, flush, self.replication.transfer.needed),
+            role != SLAVE and not fence,
             f"id {record.broker_id}, epoch {record.leader_epoch}: ropewalk/role.json"
             if record.leader_epoch
             else "",

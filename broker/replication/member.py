@@ -21,12 +21,14 @@ from typing import TypeVar
 
 import msgspec
 import structlog
+import trio
 
 from broker.context import BrokerContext
 from broker.remoting.refused import RequestRefused
 from broker.replication.master_slave import Replication
 from broker.state.data_version import DataVersion
 from broker.state.json_file import StoreConfigDamaged
+from broker.transactions.records import CONSUMER_GROUP, HALF_QUEUE
 from ha.group.epochs import Epochs
 from ha.group.hello import MemberStatusMessage, SlaveView
 from ha.group.metadata import Seen, SyncRequest, SyncResponse
@@ -100,6 +102,8 @@ class HaMember:
         """Set when the log has to be cut before this slave can follow: the process has to see to that."""
         self.behind = False
         """Set with `diverged` when nothing of the log can be kept."""
+        self.asked = trio.Event()
+        """Set when all other members have been asked once who leads."""
         self.on_role: Callable[[], None] = lambda: None
         self._directory = config.store_path_root_dir / "ropewalk"
         self._worker: Worker | None = None
@@ -115,8 +119,10 @@ class HaMember:
         """Broker id -> time at which a large table was last sent to this slave."""
         self._delays: deque[tuple[int, dict[int, int]]] = deque(maxlen=_DELAYS_WAITING_MAX)
         self._timers: deque[tuple[int, Progress]] = deque(maxlen=_DELAYS_WAITING_MAX)
-        self._asks_delays = False
-        """Whether the master has to tell again how far delayed messages are delivered."""
+        self._transactions: deque[tuple[int, dict[str, int]]] = deque(maxlen=_DELAYS_WAITING_MAX)
+        """How far the queues of transactions are worked through, by topic, and the end of the master's log then."""
+        self._asks_progress = False
+        """Whether the master has to tell all its progress again."""
         self._delays_generation = 0
         self._delays_known: dict[int, int] = {}
 
@@ -319,6 +325,7 @@ class HaMember:
         """Have the process cut the log; until it opened the store again, this member's role stays as it is."""
         self.behind = behind
         self.diverged = about
+        self._broker.offsets.remove_group(CONSUMER_GROUP)  # it may be of what is cut
         self.core.is_cutting = True
 
     def adopt_epochs(self, epochs: Epochs, done: Callable[[], None]) -> None:
@@ -572,14 +579,22 @@ class HaMember:
                     "groups that the master does not have are removed here", groups=gone[:20], count=len(gone)
                 )
         self.merge_commits(answer.commits)
+        worked = {
+            topic: offset for topic, group, _queue, offset, _ in answer.commits if group == CONSUMER_GROUP
+        }
+        if worked:
+            before = self._transactions[-1][1] if self._transactions else {}
+            self._transactions.append((answer.end, before | worked))
         if answer.delays is not None:
             delays = {int(level): offset for level, offset in answer.delays.items() if level.isdigit()}
             self._delays.append((answer.end, delays))
-            self._asks_delays = False
+            self._asks_progress = False
         if answer.timers is not None:
             self._timers.append((answer.end, Progress(*answer.timers)))
-        self.seen = msgspec.structs.replace(answer.seen, delays=-1) if self._asks_delays else answer.seen
-        self.apply_delays()
+        self.seen = answer.seen
+        if self._asks_progress:
+            self.seen = msgspec.structs.replace(answer.seen, offsets=0, delays=-1)
+        self.apply_progress()
         broker.store.limit_readable(answer.readable)
         if answer.policy != self.core.record.policy:
             self.adopt_policy(answer.policy, lambda: None)
@@ -598,9 +613,14 @@ class HaMember:
         broker.topics_changed()
 
     def merge_commits(self, commits: list[tuple[str, str, int, int, int]]) -> None:
-        """Merge consumer offsets of another replica: the later commit wins."""
+        """Merge consumer offsets of another replica: the later commit wins.
+
+        But for the progress of transactions, which is of one log: with another's, halves that are open here were lost.
+        """
         offsets = self._broker.offsets
         for topic, group, queue_id, offset, time_ms in commits:
+            if group == CONSUMER_GROUP:
+                continue
             try:
                 offsets.merge(group, topic, queue_id, offset, time_ms)
             except ValueError as exc:
@@ -608,8 +628,8 @@ class HaMember:
                     "an offset of another replica is not taken", topic=topic, group=group, reason=str(exc)
                 )
 
-    def apply_delays(self) -> None:
-        """Adopt the progress of deliveries whose copies are in the own log, and of no others: they would be lost.
+    def apply_progress(self) -> None:
+        """Adopt the progress of deliveries and transactions whose copies are in the own log: others would be lost.
 
         A log that is as long as the master's has other bytes, until it is compared with it and follows it.
         """
@@ -627,12 +647,18 @@ class HaMember:
             timers = self._timers.popleft()[1]
         if timers is not None:
             self._broker.timers.follow(timers)
+        worked: dict[str, int] = {}
+        while self._transactions and self._transactions[0][0] <= end:
+            worked = self._transactions.popleft()[1]
+        for topic, offset in worked.items():
+            self._broker.offsets.commit(CONSUMER_GROUP, topic, HALF_QUEUE, offset)
 
     def forget_progress(self) -> None:
         """Forget the progress that is not adopted yet: it was told of another log, or before a comparison."""
         self._delays.clear()
         self._timers.clear()
-        self._asks_delays = True
+        self._transactions.clear()
+        self._asks_progress = True
 
     def lost_contact(self) -> None:
         """Note that the master does not answer any more."""

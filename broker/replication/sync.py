@@ -492,6 +492,7 @@ class SlaveSync:
         while True:
             if self._member.has_replicas:
                 await self._find_newest_master()
+                self._member.asked.set()
             await trio.sleep(PROBE_S if not self._member.master_hint else _PAUSE_S)
 
     async def _find_newest_master(self) -> None:

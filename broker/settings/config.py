@@ -52,6 +52,8 @@ CONFIG_FILE_SIZE_MAX = 1 << 20
 CONSUME_QUEUE_ENTRY_SIZE = 20
 LOOPBACK = "127.0.0.1"
 METRICS_PORT = 5557
+METRICS_PORTS = 16
+"""From the default port on, how many are tried for the brokers of one machine."""
 DISK_RATIOS = {
     "diskMaxUsedSpaceRatio": (10, 95),
     "diskSpaceCleanForciblyRatio": (30, 85),
@@ -246,7 +248,7 @@ class BrokerConfig:
     def describe(self, *, every_key: bool = False) -> list[ConfigRow]:
         """The honoured keys and those that were set, or all of them; secrets are not shown."""
         return [
-            ConfigRow(key.name, _shown(key, self.texts[key.name]), self.origin(key.name), key.mark)
+            ConfigRow(key.name, _shown(key, self.texts[key.name]), self.origin(key.name), _mark(key))
             for key in KEYS.values()
             if every_key or key.mark is Mark.HONOURED or key.name in self.origins
         ]
@@ -302,7 +304,7 @@ def load_config(
             )
             continue
         if key is None:
-            mistakes.append(f"{item.origin}: there is no key {item.name!r}{_nearest(item.name)}")
+            mistakes.append(f"{item.origin}: there is no key {item.name!r}{nearest_key(item.name)}")
             continue
         text = item.text.strip().replace("${user.home}", str(home))
         if not text and key.kind is Kind.TEXT:
@@ -473,7 +475,8 @@ def _from_settings(settings: Sequence[str], mistakes: list[str]) -> list[_Given]
     return given
 
 
-def _nearest(name: str) -> str:
+def nearest_key(name: str) -> str:
+    """Return the end of a sentence about an unknown key: the nearest one that exists, or nothing."""
     by_lower = {known.lower(): known for known in KEYS}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return f"; the nearest one is {by_lower[near[0]]}" if near else ""
@@ -623,6 +626,11 @@ def _as_text(value: Any) -> str:
             return ";".join(value)
         case _:
             return str(value)
+
+
+def _mark(key: Key) -> Mark:
+    """Return the effect of a key's value in a broker that starts: what is refused would have stopped it."""
+    return Mark.HONOURED if key.mark is Mark.REFUSED else key.mark
 
 
 def _shown(key: Key, text: str) -> str:

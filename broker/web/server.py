@@ -17,6 +17,7 @@ next census. `/livez` and `/readyz` read the pulse alone and answer while a look
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -54,8 +55,17 @@ class MetricsServer:
         self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread: threading.Thread | None = None
 
-    def listen(self, host: str, port: int) -> int:
-        """Open the port (0: any free one) and return it. Raises OSError if it is taken."""
+    def listen(self, host: str, port: int, *, tried: int = 1) -> int:
+        """Open the first free one of `tried` ports (port 0: any), and return it. Raises OSError if all are taken."""
+        for each in range(port, port + tried - 1):
+            try:
+                return self._open(host, each)
+            except OSError as exc:
+                if exc.errno != errno.EADDRINUSE:
+                    raise
+        return self._open(host, port + tried - 1)
+
+    def _open(self, host: str, port: int) -> int:
         sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -35,6 +35,7 @@ _POPULATE_WRITE = 23  # of madvise, since Linux 5.14
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _READ_STEP = 4 << 20
 _PIECES_MAX = 1024  # of one system call
+_RESIDENT_PAGES_MAX: Final = 2048  # 8 MiB
 _READ_AHEAD_LEAST: Final = 256 << 10  # in one request, whatever the device says
 _OPEN_PAGED_FILES_MIN, _OPEN_PAGED_FILES_MAX = 16, 512
 _MISSING_MAX = 1000
@@ -58,6 +59,8 @@ _libc.mmap.argtypes = (
 _libc.mmap.restype = ctypes.c_void_p
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_mincore = ctypes.PyDLL(None).mincore  # which never waits, so that giving the interpreter up would cost more
+_mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 Map: TypeAlias = mmap.mmap
@@ -93,6 +96,9 @@ class MappedFile:
         self.size = size
         self.map = mmap.mmap(fd, size)
         self._fd = fd
+        self._map_at = _address_of(self.map)
+        self._pages = bytearray(_RESIDENT_PAGES_MAX)
+        self._pages_at = _address_of(self._pages)
 
     def sync(self) -> None:
         """Make every byte written so far survive power loss. Blocks; any OSError here is final."""
@@ -125,9 +131,14 @@ class MappedFile:
         """The bytes if all of them are in the page cache, else None; never waits for the disk."""
         return _pread_nowait(self._fd, position, size)
 
-    def read_into_nowait(self, position: int, buffer: memoryview) -> bool:
-        """Fill the buffer if the page cache has all that it takes; whether it had. Never waits for the disk."""
-        return _pread_into_nowait(self._fd, position, buffer)
+    def is_resident(self, position: int, size: int) -> bool:
+        """Tell whether the page cache has these bytes, so that their map can be read now. HOT; never waits."""
+        skipped = position % PAGE_SIZE
+        size += skipped
+        count = -(-size // PAGE_SIZE)
+        if count > _RESIDENT_PAGES_MAX or _mincore(self._map_at + position - skipped, size, self._pages_at):
+            return False
+        return self._pages.find(0, 0, count) < 0
 
     def mend(self, position: int, old: bytes, data: bytes) -> None:
         """Put `data` where `old` is read, page by page and only where they differ; `sync` makes it last. Blocks.
@@ -595,6 +606,10 @@ def lock_is_ours(path: Path) -> bool:
         return False
 
 
+def _address_of(memory: mmap.mmap | bytearray) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
 def _write_through(fd: int, position: int, size: int) -> None:
     """Make the pages dirty as a store of what they hold already would, and write them.
 
@@ -633,16 +648,13 @@ def _read_ahead_most(device: int) -> int:
 
 def _pread_nowait(fd: int, position: int, size: int) -> bytes | None:
     buffer = bytearray(size)
-    return bytes(buffer) if _pread_into_nowait(fd, position, buffer) else None
-
-
-def _pread_into_nowait(fd: int, position: int, buffer: bytearray | memoryview) -> bool:
     try:
-        return os.preadv(fd, [buffer], position, os.RWF_NOWAIT) == len(buffer)
+        is_whole = os.preadv(fd, [buffer], position, os.RWF_NOWAIT) == size
     except OSError as exc:
         if exc.errno in (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS):
-            return False
+            return None
         raise
+    return bytes(buffer) if is_whole else None
 
 
 def _data_ranges(fd: int, position: int, size: int) -> list[tuple[int, int]]:

@@ -51,11 +51,16 @@ class BlockFetcher:
         for offset, size, _number in records:
             at = offset
             while at < offset + size and offset < window_from:
-                block = self.blocks.find(at, 1, self._budget.now)
-                if block is None:
-                    place = self.blocks.place_of(at)
-                    return place if place is not None and self.blocks.can_be_read(place) else None
-                at = block.end
+                place = self.blocks.place_of(at)
+                if place is None:
+                    return None
+                end = place.offset + place.size
+                if (
+                    self.blocks.find(at, 1, self._budget.now) is None
+                    and self.blocks.find_resident(at, min(end, offset + size)) is None
+                ):
+                    return place if self.blocks.can_be_read(place) else None
+                at = end
         return None
 
     def fetch(self, place: BlockPlace, go_on: Callable[[], None], refuse: Callable[[], None]) -> None:
@@ -75,7 +80,7 @@ class BlockFetcher:
         self._submit(worker, place)
 
     def find(self, offset: int, size: int, window_from: int) -> LogBlock | None:
-        """Return the block with these bytes, if they are in memory and in one block. HOT."""
+        """Return the kept block with these bytes. HOT."""
         block = self.blocks.find(offset, size, self._budget.now)
         if block is not None and block.base in self._unread:
             self._unread.remove(block.base)

@@ -3,7 +3,7 @@
 A read is planned on the loop from queue entries. Then its bytes are looked for in this order:
 
     the window        the map of the log near its end, whose pages the kernel has (`ReadLimits.warm_window`)
-    the page cache    blocks that RWF_NOWAIT gives, now or a moment ago (`store.read.log_blocks`)
+    the page cache    bytes of the map that the kernel says it has (`store.read.log_blocks`)
     the disk          blocks that a reader thread brings; the read then goes on as if they had been there
 
 and the records are cut out and proved by columns (`store.read.columns`). What is odd about an answer, large, or far
@@ -271,6 +271,8 @@ class Reader:
                 block = self._fetcher.find(first, size, window_from)
                 if block is not None:
                     data, base, end = block.data, block.base, block.end
+                elif (segment := self.blocks.find_resident(first, offsets[-1] + sizes[-1])) is not None:
+                    data, base, end = segment.map, segment.base_offset, segment.end_offset
                 elif (record := self.blocks.read_across(first, size, self.cold_budget.now)) is not None:
                     data, base, end = record, first, first + size
                 else:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.settings.config import METRICS_PORT, METRICS_PORTS
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RopewalkError
@@ -21,6 +22,7 @@ from ropewalk.format.remoting import Command, FrameBuffer, decode_frame
 from tests.broker.harness import pull_ext, request, send_ext
 from tests.support.brokers import PATIENCE_S, address_of, ask, broker, fails, name_server, stderr_of
 from tests.support.long_run import ROOM_S
+from tests.support.ports import free_ports
 from tests.support.processes import (
     checkout_command,
     checkout_environment,
@@ -97,6 +99,28 @@ def test_hundreds_of_queues_are_written_with_few_descriptors(tmp_path: Path) -> 
             for n in range(200):
                 assert ask(connection, RequestCode.PULL_MESSAGE, pull_ext(f"T{n}")).code == 0
         assert running.process.poll() is None
+
+
+def test_a_second_broker_of_a_machine_has_its_metrics_at_the_next_free_port_and_says_so(
+    tmp_path: Path,
+) -> None:
+    """5557 and its neighbours may be others' on this machine: what counts is that the port comes from that row."""
+    ports = []
+    with ExitStack() as stack:
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            listen = free_ports(1)[0]
+            running = stack.enter_context(broker(tmp_path / name, "--set", f"listenPort={listen}"))
+            ports.append(int(address_of(running, "metrics").rpartition(":")[2]))
+        assert all(METRICS_PORT <= port < METRICS_PORT + METRICS_PORTS for port in ports), ports
+        assert ports[0] != ports[1]
+        later = max(ports)
+        told = stderr_of(tmp_path / ("one", "two")[ports.index(later)])
+        assert f'"taken": {METRICS_PORT}, "port": {later}' in told
+
+        taken = ("--set", "listenPort=0", "--namesrv-port", "0", "--set", f"metricsPromExporterPort={later}")
+        status, text = fails(tmp_path, *taken)
+        assert status == 1 and f":{later}" in text and "in use" in text
 
 
 def test_every_mistake_of_a_configuration_file_is_listed(tmp_path: Path) -> None:

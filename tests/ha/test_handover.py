@@ -49,7 +49,7 @@ def test_switches_under_load_lose_nothing_and_leave_equal_logs(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_after_a_kill_and_a_failover_everything_acknowledged_is_there_and_the_old_master_follows(
+def test_after_a_kill_and_a_failover_everything_acknowledged_is_there_and_the_old_master_follows_and_says_so(
     tmp_path: Path,
 ) -> None:
     with group_of(tmp_path, "b") as group:
@@ -62,7 +62,9 @@ def test_after_a_kill_and_a_failover_everything_acknowledged_is_there_and_the_ol
         report = group.admin("failover", BROKER)
         assert report["newMaster"] == group.replicas["b"].address and report["atRisk"] is None
         assert set(before) <= set(group.consume("demo"))
-        group.start("a")
+        ready = group.start("a").ready
+        told = ready["mode"].split(" ")[0], ready["brokerId"], ready["epoch"]
+        assert told == ("SLAVE", 1, 1), "the ready line tells the role that it has, not the one that it had"
         group.until_followed("b")
         assert group.status()[group.replicas["a"].address]["brokerId"] == 1
         with Load(group, "demo") as load:

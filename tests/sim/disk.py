@@ -96,8 +96,7 @@ class SimMapped(MappedFile):
     def read_at_nowait(self, position: int, size: int) -> bytes | None:
         return self.read_at(position, size)
 
-    def read_into_nowait(self, position: int, buffer: memoryview) -> bool:
-        buffer[:] = self._file.data[position : position + len(buffer)]
+    def is_resident(self, position: int, size: int) -> bool:
         return True
 
     def mend(self, position: int, old: bytes, data: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 import typer
@@ -11,7 +10,6 @@ from ropewalk.client.admin.results import BrokerMember, BrokerStatus, topic_kind
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.format.names import is_system_group
 from tools.admin.base import (
-    Broker,
     BrokerName,
     Cluster,
     Moment,
@@ -23,19 +21,17 @@ from tools.admin.base import (
     show_facts,
     tell_skipped,
 )
+from tools.admin.config import config_app, title
 from tools.common.options import (
     complete_broker,
 )
-from tools.common.output import UsageError, counted, note, parse_pairs, print_json
+from tools.common.output import UsageError, counted, note, print_json
 
 app = typer.Typer(
     name="broker",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="Brokers: how they are, and their settings.",
-)
-config_app = typer.Typer(
-    name="config", no_args_is_help=True, rich_markup_mode="markdown", help="A broker's settings."
 )
 app.add_typer(config_app)
 cluster_app = typer.Typer(
@@ -50,13 +46,6 @@ WhichBroker = Annotated[
         autocompletion=complete_broker,
     ),
 ]
-
-
-def complete_changeable(incomplete: str) -> list[str]:
-    """The settings of a Ropewalk broker that can be changed while it runs."""
-    from broker.admin.broker import CHANGEABLE  # for whoever presses Tab here, and nobody else
-
-    return sorted(f"{key}=" for key in CHANGEABLE if key.startswith(incomplete))
 
 
 def _percent(status: BrokerStatus, name: str) -> str | None:
@@ -150,103 +139,9 @@ def status(
         )
     else:
         for number, one in enumerate(found):
-            print(("\n" if number else "") + _title(one.member))
+            print(("\n" if number else "") + title(one.member))
             show_facts(dict(sorted(one.runtime.items())), as_json=False)
     tell_skipped(admin)
-
-
-def _title(member: BrokerMember) -> str:
-    name = f"{member.broker_name} id {member.broker_id} at " if member.broker_name else ""
-    return f"== {name}{member.address}"
-
-
-@command(config_app, "get")
-def config_get(
-    admin: Admin,
-    broker: WhichBroker = None,
-    keys: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--key", "-k", metavar="KEY", help="Only this one; may be repeated. * stands for anything."
-        ),
-    ] = None,
-    cluster: Cluster = None,
-    *,
-    as_json: bool,
-) -> None:
-    """Show the settings of running brokers.
-
-    Example: `ropewalk admin broker config get broker-a --key 'flush*'`
-    """
-    found = admin.broker_config(cluster=cluster, broker=broker)
-    chosen = {member: _matching(settings, keys or ()) for member, settings in found.items()}
-    if keys and not any(chosen.values()):
-        raise UsageError(f"no broker has a setting {', '.join(keys)}")
-    if as_json:
-        print_json(
-            [
-                {"broker": member.broker_name, "address": member.address, "config": settings}
-                for member, settings in chosen.items()
-            ]
-        )
-    else:
-        for number, (member, settings) in enumerate(chosen.items()):
-            if len(chosen) > 1:
-                print(("\n" if number else "") + _title(member))
-            for key, value in settings.items():
-                print(f"{key}={value}")
-    tell_skipped(admin)
-
-
-def _matching(settings: dict[str, str], patterns: tuple[str, ...] | list[str]) -> dict[str, str]:
-    if not patterns:
-        return settings
-    wanted = re.compile(
-        "|".join(".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns), re.IGNORECASE
-    )
-    return {key: value for key, value in settings.items() if wanted.fullmatch(key)}
-
-
-@command(config_app, "set")
-def config_set(
-    admin: Admin,
-    settings: Annotated[
-        list[str],
-        typer.Argument(metavar="KEY=VALUE", help="One or more.", autocompletion=complete_changeable),
-    ],
-    broker: Broker = None,
-    cluster: Cluster = None,
-    slaves: Annotated[bool, typer.Option("--slaves", help="Slaves too.")] = False,
-    yes: Yes = False,
-    *,
-    as_json: bool,
-) -> None:
-    """Change settings of running brokers. Asks first when it concerns several.
-
-    Only some settings can be changed while a broker runs; it says which, when it refuses.
-
-    Example: `ropewalk admin broker config set maxMessageSize=1000000 --broker broker-a`
-    """
-    changes = parse_pairs(settings, "KEY=VALUE")
-    masters = admin.masters(cluster=cluster, broker=broker)
-    if len(masters) > 1:
-        names = ", ".join(member.broker_name for member in masters)
-        confirm(f"Change {', '.join(changes)} at {len(masters)} brokers ({names})?", yes=yes)
-    before = admin.broker_config(cluster=cluster, broker=broker)
-    done = admin.set_broker_config(changes, cluster=cluster, broker=broker, slaves=slaves)
-    after = admin.broker_config(cluster=cluster, broker=broker)
-    rows = [
-        (
-            member.broker_name or member.address,
-            key,
-            before.get(member, {}).get(key),
-            after.get(member, {}).get(key),
-        )
-        for member in done
-        for key in changes
-    ]
-    columns = (("broker", "broker"), ("setting", "key"), ("was", "before"), ("is", "value"))
-    Sheet(columns, rows).show(as_json=as_json, nothing="nothing was changed")
 
 
 @command(app, "wipe-write-perm")

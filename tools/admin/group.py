@@ -277,10 +277,20 @@ Retries = Annotated[
     typer.Option(
         "--retries",
         min=-1,
-        help="How often a message is tried again before it is a dead letter. For clients that name no number of their "
-        "own: official ones since 3.4.9 and Ropewalk's send theirs (maxReconsumeTimes, 16), and that one counts.",
+        help="How often a message is tried again before it is a dead letter, for consumers that name no number of "
+        "their own. Most do, and theirs counts: see what is printed.",
     ),
 ]
+
+
+def _tell_whose_retries_count(retries: int | None) -> None:
+    """Say which consumers go by a group's number, if one was given."""
+    if retries is not None:
+        note(
+            f"{retries} counts for consumers that name no number of their own. Most do, and theirs counts: "
+            "max_retries of Ropewalk's Python consumers, maxReconsumeTimes of RocketMQ's clients since 3.4.9 "
+            "(both 16 unless set)"
+        )
 
 
 @command(app, "create")
@@ -314,6 +324,7 @@ def create(
         broker=broker,
     )
     _config_sheet(admin.group_config(group)).show(as_json=as_json, nothing="no broker has it")
+    _tell_whose_retries_count(retries)
 
 
 @command(app, "update")
@@ -349,6 +360,7 @@ def update(
         broker=broker,
     )
     _config_sheet(changed).show(as_json=as_json, nothing="no broker has it")
+    _tell_whose_retries_count(retries)
 
 
 @command(app, "delete")

@@ -11,6 +11,7 @@ from ropewalk.client.admin.results import MessageTrack
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.blocking.producer import Producer
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
+from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.messages import Message, SendStatus
 from ropewalk.client.core.routes import Queue
@@ -174,6 +175,15 @@ def _when(track: MessageTrack) -> str | None:
     return f"next at {Moment(track.next_ms)}" if track.next_ms > time.time_ns() // 1_000_000 else "next: now"
 
 
+AnyId = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The offsetMsgId of a message, or with --topic also its msgId, which producers and consumers print.",
+    ),
+]
+
+
 def _by_any_id(admin: Admin, message_id: str, topic: str | None) -> ReceivedMessage:
     """The message with this id, whichever of the two it is. Raises `Rejected`, or `UsageError` for want of a topic."""
     if topic is not None:
@@ -181,30 +191,47 @@ def _by_any_id(admin: Admin, message_id: str, topic: str | None) -> ReceivedMess
         if found:
             return found[-1]
     try:
-        host, port, _ = parse_message_id(message_id)
+        _host, port, _ = parse_message_id(message_id)
     except ValueError as exc:
         raise UsageError(f"{message_id!r} is no message id: {exc}") from exc
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    if address in {member.address for member in admin.members()}:
-        return admin.message_by_id(message_id)
+    if _names_a_place(port):
+        return _at_its_place(admin, message_id)
     if topic is None:
         raise UsageError(
-            f"{message_id} does not say where the message lies; name its topic with --topic, to look it up"
+            f"{message_id} is a msgId: its producer made it, and it does not say where the message lies. Name the "
+            "topic with --topic, to look it up there; only an offsetMsgId needs none"
         )
     raise Rejected(f"no message of {topic} has the id {message_id}")
+
+
+def _at_its_place(admin: Admin, offset_id: str) -> ReceivedMessage:
+    """The message at the place that an offsetMsgId names. Raises `Rejected`."""
+    try:
+        return admin.message_by_id(offset_id)
+    except Unreachable as exc:
+        raise Rejected(
+            f"{offset_id} names a broker that does not answer: {exc}. Where another replica has taken over, the "
+            "message is found by its msgId: `ropewalk admin message show MSGID --topic TOPIC`"
+        ) from exc
+
+
+def _names_a_place(port: int) -> bool:
+    """Return whether an id with this port names a broker: a msgId has its process and a random number there."""
+    return 0 < port < 1 << 16
 
 
 @command(app, "show")
 def show(
     admin: Admin,
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="As a producer or consumer printed it.")],
+    message_id: AnyId,
     topic: TopicOption = None,
     *,
     as_json: bool,
 ) -> None:
-    """Show a message and its outcome in each group, by either of its ids.
+    """Show a message and its outcome in each group, by its offsetMsgId, or by --topic and its msgId.
 
-    The ids that official clients print need `--topic`; those that say where a message lies do not.
+    The msgId is what `ropewalk produce`, `consume` and the official clients print. The offsetMsgId, which they give
+    with --json or on request, names the broker and the place, and needs no topic.
     """
     message = _by_any_id(admin, message_id, topic)
     _show_one(message, admin.message_track(message), as_json=as_json)
@@ -223,14 +250,14 @@ def by_id(
     """Show the message at the place that an offset id names."""
     try:
         _host, port, _offset = parse_message_id(message_id)
-        if not 0 < port < 1 << 16:
+        if not _names_a_place(port):
             raise ValueError(f"it would say port {port}")
     except ValueError as exc:
         raise UsageError(
             f"{message_id!r} is no id that says where a message lies ({exc}); one that a producer printed is looked up "
             f"with `ropewalk admin message by-unique-key TOPIC ID`"
         ) from exc
-    _show_one(admin.message_by_id(message_id), None, as_json=as_json)
+    _show_one(_at_its_place(admin, message_id), None, as_json=as_json)
 
 
 @command(app, "by-unique-key")
@@ -417,7 +444,7 @@ def send(
 @command(app, "consume-directly")
 def consume_directly(
     admin: Admin,
-    message_id: Annotated[str, typer.Argument(metavar="ID")],
+    message_id: AnyId,
     group: Group,
     topic: TopicOption = None,
     client: Annotated[

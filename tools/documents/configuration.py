@@ -46,7 +46,7 @@ _PORTS: Final = """
 | 10911 | `listenPort` | clients |
 | 10909 | always `listenPort` - 2 | RocketMQ's clients, where they are told to send on the second port |
 | 10912 | `haListenPort` | slaves |
-| 5557 | `metricsPromExporterPort` | Prometheus, and probes of `/livez` and `/readyz` |
+| 5557, or the next free one | `metricsPromExporterPort` | Prometheus, and probes of `/livez` and `/readyz` |
 
 Port 0 means any free port, and the ready line tells which it became. Where the usual ones are taken, start with
 `ROPEWALK_LISTEN_PORT=0 ROPEWALK_NAMESRV_PORT=0 make run`, or `ropewalk broker --set listenPort=0 --namesrv-port 0`, and

@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from broker.broker import Broker
 from broker.metrics.families import SERIES_MAX, MetricSources, of_broker
 from broker.metrics.snapshot import Family, HistogramFamily
+from broker.settings.config import METRICS_PORT, METRICS_PORTS
 from tools.documents.markdown import cell, code, head, table
 
 __all__ = ["families", "page"]
@@ -15,10 +16,14 @@ __all__ = ["families", "page"]
 T = TypeVar("T")
 
 _INTRODUCTION: Final = f"""
-Every broker serves `/metrics` for Prometheus on port 5557 (`metricsPromExporterPort`), in the text form or as
+Every broker serves `/metrics` for Prometheus on port {METRICS_PORT} (`metricsPromExporterPort`), in the text form or as
 OpenMetrics. Families carry RocketMQ 5's names where it has them, so that its dashboards work; those of Ropewalk's own
 begin with `ropewalk_`. Every series also has `cluster`, `node_type` and `node_id`, and what `metricsLabel` adds.
 Counters are shown with `_total`, histograms with `_bucket`, `_count` and, where sums are kept, `_sum`.
+
+A second broker of one machine takes the next port up to {METRICS_PORT + METRICS_PORTS - 1} that is free; its ready line
+and its log tell which. They may swap when both start again, so give a port to each broker that is scraped: a port that
+was set is never left for another.
 
 `/livez` answers 200 while the broker's loop turns. `/readyz` answers 200 while messages are taken, and 503 with the
 reasons in words otherwise: a full disk, too few slaves, a broker that starts or stops. A slave answers 200 while it

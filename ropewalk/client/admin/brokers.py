@@ -62,9 +62,8 @@ class AdminCore(MessageSteps):
         *,
         cluster: str | None = None,
         broker: str | None = None,
-        slaves: bool = False,
     ) -> Steps[tuple[BrokerMember, ...]]:
-        """Change settings of running masters, and of their slaves if so wished; says where.
+        """Change settings of each broker of a selection, slaves too, as `broker_config` reports them; says where.
 
         Brokers decide what may be changed while they run and raise `Rejected` (16) for anything else.
         """
@@ -73,10 +72,7 @@ class AdminCore(MessageSteps):
                 raise LocalProtocolError(f"{key!r} is not the name of a setting")
             if "\n" in value or "\r" in value:
                 raise LocalProtocolError(f"the value of {key} has a line end in it")
-        if slaves:
-            members = yield from self.selected(cluster=cluster, broker=broker)
-        else:
-            members = yield from self.masters(cluster=cluster, broker=broker)
+        members = yield from self.selected(cluster=cluster, broker=broker)
         escaped = {key: value.replace("\\", "\\\\") for key, value in changes.items()}
         body = "".join(f"{key}={value}\n" for key, value in escaped.items()).encode()
         return (yield from self.change_at_all(members, RequestCode.UPDATE_BROKER_CONFIG, body=body))

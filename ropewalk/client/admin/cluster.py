@@ -183,9 +183,8 @@ class ClusterSteps:
             try:
                 yield from self.ask(member.address, code, header, body)
             except RopewalkError as exc:
-                where = f"{member.broker_name} ({member.address})"
-                before = f"; done at {', '.join(each.broker_name for each in done)}" if done else ""
-                raise _like(exc, f"{where}: {exc}{before}") from exc
+                before = f"; done at {', '.join(map(_place, done))}" if done else ""
+                raise _like(exc, f"{_place(member)}: {exc}{before}") from exc
             done.append(member)
         return tuple(done)
 
@@ -206,6 +205,10 @@ class ClusterSteps:
             assert answer is not None
             answers[str(address)] = answer
         return answers
+
+
+def _place(member: BrokerMember) -> str:
+    return f"{member.broker_name} ({member.address})" if member.broker_name else member.address
 
 
 def _like(exc: RopewalkError, text: str) -> RopewalkError:

@@ -185,6 +185,13 @@ def test_what_must_not_change_is_refused_whole(
     assert running.broker.config is before
 
 
+def test_a_misspelled_key_is_told_with_the_nearest_right_one(client: Client) -> None:
+    remark = update(client, "maxMessageSize=50\nmaxMesageSize=60\n").remark
+    assert (
+        remark == "Can not update config: there is no key 'maxMesageSize'; the nearest one is maxMessageSize"
+    )
+
+
 def test_every_changeable_key_is_honoured_typed_and_no_free_text() -> None:
     for name in CHANGEABLE:
         assert KEYS[name].mark is Mark.HONOURED

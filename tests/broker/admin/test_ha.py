@@ -14,6 +14,7 @@ import pytest
 
 from broker.remoting.shell import Connection
 from broker.state.topics import TopicConfig
+from broker.transactions.records import CONSUMER_GROUP, HALF_QUEUE
 from ha.group.hello import (
     Challenge,
     EpochRequest,
@@ -30,8 +31,10 @@ from ha.group.metadata import Seen, SyncRequest, SyncResponse
 from ha.group.roles import QuorumPolicy
 from ha.stream.client import ClientState
 from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.format import names
 from ropewalk.format.ha import encode_header
 from ropewalk.format.remoting import Command
+from store.offline.diverged import About
 from tests.broker.harness import Client, InProcess, NoRoom, config_of, send_ext, without_fsync
 from tests.support.links import FakeHaLink
 
@@ -658,7 +661,7 @@ def test_a_slave_takes_over_tables_offsets_and_deliveries_that_its_log_covers(
         assert follower is not None
         segment = process.broker.store.log.segments[0]
         slave.until(lambda: bool(follower.append(0, segment.map[: segment.write_position])))
-        member.apply_delays()
+        member.apply_progress()
         assert slave.broker.delays.offsets().get(3) is None, (
             "as long as the master's, and compared with no log"
         )
@@ -686,6 +689,43 @@ def test_a_slave_takes_over_tables_offsets_and_deliveries_that_its_log_covers(
         process.broker.topics.delete("T", process.clock())
         member.apply_sync(sync(client, answer.seen))
         assert slave.broker.topics.get("T") is None and slave.broker.offsets.query("cg", "T", 0) is None
+
+
+def test_progress_of_transactions_comes_with_the_log_that_it_is_of_and_from_no_slave(
+    process: InProcess, tmp_path: Path
+) -> None:
+    """Progress beyond the own log has a member that is promoted, and starts again, overlook halves that are open."""
+    half = CONSUMER_GROUP, names.TRANS_HALF_TOPIC, HALF_QUEUE
+    client = process.connect()
+    ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    client.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
+    client.answers()
+    process.broker.offsets.commit(*half, 7)
+    answer = sync(client, commits=[(half[1], half[0], HALF_QUEUE, 90, process.clock() + 1)])
+    assert process.broker.offsets.query(*half) == 7, "a slave's is of a log that was another's"
+    config = config_of(tmp_path / "slave", brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
+    with InProcess(config) as slave:
+        member, offsets = slave.broker.member, slave.broker.offsets
+        member.apply_sync(answer)
+        ha_client, follower = member._replication.client, slave.broker.store.follower
+        assert ha_client is not None and follower is not None
+        ha_client.state = ClientState.TRANSFER
+        member.apply_progress()
+        assert offsets.query(*half) is None, "the copies are not here yet"
+        ha_client.state = ClientState.READY
+        segment = process.broker.store.log.segments[0]
+        slave.until(lambda: bool(follower.append(0, segment.map[: segment.write_position])))
+        ha_client.state = ClientState.TRANSFER
+        member.apply_progress()
+        assert offsets.query(*half) == 7
+        member.forget_progress()
+        process.broker.offsets.commit(*half, 5)
+        member.apply_sync(msgspec.structs.replace(sync(client, answer.seen), delays=None))
+        assert offsets.query(*half) == 5, "the master's counts, also where it goes back"
+        assert member.seen.offsets == 0, "it is asked for again"
+        member.request_cut(About("why", 0, 10, 1, "10.0.0.1:10911", 0), behind=False)
+        assert offsets.query(*half) is None
+        ha_client.state = ClientState.READY
 
 
 def test_commits_that_a_slave_took_reach_the_master(process: InProcess) -> None:

@@ -157,3 +157,27 @@ def test_a_copy_of_another_members_store_is_a_learner_too(tmp_path: Path) -> Non
         group.until(
             lambda: not is_learner(lost) and bodies(lost) == [b"1", b"2"], "it goes on behind the copy"
         )
+
+
+def test_a_group_that_lost_all_its_disks_begins_again_with_copies_of_one_backup(tmp_path: Path) -> None:
+    with LedgerBrokers(tmp_path) as group:
+        send(group, b"1", b"2")
+        group.until(lambda: bodies(group.members[1]) == [b"1", b"2"], "n1 has both")
+        for index in (0, 1, 2):
+            group.stop(index)
+        shutil.copytree(tmp_path / "n1", tmp_path / "backup")
+        for index in (0, 1, 2):
+            root = tmp_path / f"n{index}"
+            shutil.rmtree(root)
+            shutil.copytree(tmp_path / "backup", root)
+            if index != 1:
+                (root / "dledger-n1").rename(root / f"dledger-n{index}")
+            (root / "ropewalk" / "dledger" / "identity").unlink()
+            (root / "ropewalk" / "dledger" / "peers.json").unlink()
+        for index in (0, 1, 2):
+            group.start(index)
+        send(group, b"3")
+        group.until(
+            lambda: all(bodies(each) == [b"1", b"2", b"3"] for each in group.members.values()), "equal logs"
+        )
+        assert not any(is_learner(each) for each in group.members.values())

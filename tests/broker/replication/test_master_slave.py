@@ -533,7 +533,13 @@ def test_a_fenced_master_takes_nothing_and_says_why(process: InProcess) -> None:
     process.broker.replication.fence = "another epoch was promised"
     answer = process.connect().send("T")
     assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "another epoch was promised")
+    words = process.broker.group.ready_words()
+    assert (words.takes_messages, words.send_ok) == (
+        False,
+        "no messages are taken: another epoch was promised",
+    )
     process.broker.replication.fence = None
+    assert process.broker.group.ready_words().takes_messages
     assert process.connect().send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.settings.config import BrokerConfig, ConfigError, load_config
+from broker.process import print_config
+from broker.settings.config import BrokerConfig, ConfigError, _as_text, load_config
 from broker.settings.keys import KEYS, Key, Kind, Mark
 
 DATA_FIELDS = {"warnings", "texts", "origins"}
@@ -526,6 +527,20 @@ def test_a_setting_that_asks_for_protection_is_refused_until_the_protection_is_t
 def test_protection_that_is_turned_off_is_an_ordinary_setting() -> None:
     settings = ["aclEnable=false", "tls.enable=false", "tls.server.mode=permissive"]
     assert load_config(settings=settings).warnings == ()
+
+
+@pytest.mark.parametrize(
+    "key", [key for key in KEYS.values() if key.mark is Mark.REFUSED], ids=lambda key: key.name
+)
+def test_a_value_that_a_broker_starts_with_is_not_shown_as_refused(
+    key: Key, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = load_config(settings=[f"{key.name}={_as_text(key.default)}"])
+    print_config(config, as_json=True)
+    print_config(config, as_json=False)
+    shown = capsys.readouterr().out
+    assert "refused" not in shown.lower()
+    assert key.default is None or f"{key.name} = {_as_text(key.default)}" in shown
 
 
 def test_the_cluster_file_of_every_tutorial_starts_a_broker_and_says_what_it_does_not_read(

@@ -180,7 +180,7 @@ def test_cold_records_are_read_off_the_loop_and_delivered_once(start_broker: Sta
     refuse = lambda *_: None  # noqa: E731 - as if the page cache had nothing
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MappedFile, "read_at_nowait", refuse)
-        patch.setattr(MappedFile, "read_into_nowait", refuse)
+        patch.setattr(MappedFile, "is_resident", refuse)
         running.tick(1_000)
 
         def later() -> bool:

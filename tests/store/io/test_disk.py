@@ -289,6 +289,19 @@ def test_reading_behind_the_end_gives_what_there_is(tmp_path: Path) -> None:
     disk.close()
 
 
+def test_a_segment_tells_which_of_its_bytes_the_page_cache_has(tmp_path: Path) -> None:
+    file = Disk().allocate(tmp_path / "segment", 4 << 20)
+    file.write_at(0, b"x" * (256 << 10))
+    assert file.is_resident(0, 256 << 10) and file.is_resident(4095, 2)
+    far = 2 << 20  # never read nor written
+    assert not file.is_resident(far, 1) and not file.is_resident(far - 4097, 8192)
+    assert not file.is_resident(0, 4 << 20)
+    assert file.map[far : far + 2] == b"\0\0"
+    assert file.is_resident(far, 1)
+    assert not file.is_resident(0, 16 << 20), "more than is ever asked for"
+    file.close()
+
+
 def test_thousands_of_files_do_not_mean_thousands_of_descriptors(tmp_path: Path) -> None:
     disk = Disk()
     before = len(os.listdir("/proc/self/fd"))

@@ -71,7 +71,7 @@ def outcome(result: GetResult) -> tuple[GetStatus, int, int, int, list[int], int
 
 
 class ColdDisk(Disk):
-    """A disk whose page cache never has anything: RWF_NOWAIT never answers, and each read takes its time."""
+    """A disk whose page cache never has anything: nothing is resident, and each read takes its time."""
 
     def __init__(self, delay_s: float = 0.0) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class ColdDisk(Disk):
         file.read_at = read_at  # type: ignore[method-assign]
         file.read_at_nowait = lambda position, size: None  # type: ignore[method-assign]
         if isinstance(file, MappedFile):
-            file.read_into_nowait = lambda position, buffer: False  # type: ignore[method-assign]
+            file.is_resident = lambda position, size: False  # type: ignore[method-assign]
         return file
 
 

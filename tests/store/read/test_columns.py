@@ -307,7 +307,7 @@ def test_one_record_that_is_not_its_entrys_is_noticed(
 def test_blocks_are_bounded_and_go_when_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_blocks, "BLOCK_SIZE", 1024)
     world = World(tmp_path / "store", segment_size=1 << 16, queue_file_size=20_000)
-    with world.opened() as store, reading(store, COLD) as reader:
+    with world.opened(ColdDisk()) as store, reading(store, COLD) as reader:
         put(store, [b"x" * 100] * 300)
         for turn in range(3):
             reader.cold_budget.observe(100.0 + turn, 0.0, 1)
@@ -318,6 +318,46 @@ def test_blocks_are_bounded_and_go_when_nobody_reads(tmp_path: Path, monkeypatch
         reader.cold_budget.observe(102.0 + log_blocks.IDLE_S, 0.0, 1)
         reader.resume_deferred()
         assert reader.blocks.size == 0
+
+
+def test_what_the_page_cache_has_is_copied_into_no_block(tmp_path: Path) -> None:
+    """Consumers of neighbouring queues who drift apart would copy the same part of the log over and over."""
+    world = World(tmp_path / "store", segment_size=1 << 16, queue_file_size=20_000)
+    with world.opened() as store, reading(store, COLD) as reader:
+        for number in range(800):
+            put(store, [b"x" * 100], queue_id=number % 8)
+        for offset in range(0, 64, 32):
+            for queue_id in range(8):
+                found = reader.get_resident(store.queue("T", queue_id), offset, 32, EVERYTHING)
+                assert found is not None and numbers(found) == list(range(offset, offset + 32))
+        assert reader.blocks.size == 0
+
+
+def test_a_page_that_the_cache_lost_is_brought_by_a_thread_and_the_rest_is_read_from_the_map(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_blocks, "BLOCK_SIZE", 8192)
+    monkeypatch.setattr("store.read.block_fetcher.BLOCK_SIZE", 8192)
+    world = World(tmp_path / "store", segment_size=1 << 17, queue_file_size=20_000)
+    with world.opened() as store, reading(store, COLD) as reader:
+        for number in range(400):
+            put(store, [b"x" * 100], queue_id=number % 4)
+        queue, file = store.queue("T", 0), store.log.segments[0].file
+        middle = queue.frozen().read(50)[0]
+        lost = middle - middle % 4096
+
+        def is_resident(position: int, size: int) -> bool:
+            return position + size <= lost or lost + 4096 <= position
+
+        monkeypatch.setattr(file, "is_resident", is_resident)
+        monkeypatch.setattr(file, "read_at_nowait", lambda _position, _size: None)
+        assert reader.get_resident(queue, 40, 32, EVERYTHING) is None
+        first = answer(store, reader, "T", 0, 40, 32, EVERYTHING, None)
+        assert first is not None and numbers(first) == list(range(40, 72))
+        assert lost - lost % 8192 in reader.blocks
+        assert queue.frozen().read(40)[0] // 8192 * 8192 not in reader.blocks
+        for record in decode_records(b"".join(first.records)):
+            assert (record.topic, record.queue_id) == ("T", 0)
 
 
 def test_reads_that_wait_for_one_block_share_it(tmp_path: Path) -> None:

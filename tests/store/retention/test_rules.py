@@ -402,7 +402,7 @@ class SlowReads(Scales):
 
         file.read_at = wait  # type: ignore[method-assign]
         file.read_at_nowait = lambda position, size: None  # type: ignore[method-assign]
-        file.read_into_nowait = lambda position, buffer: False  # type: ignore[method-assign]
+        file.is_resident = lambda position, size: False  # type: ignore[method-assign]
         return file
 
 

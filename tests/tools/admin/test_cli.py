@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import TryLater
 from ropewalk.format.headers import SinkInitHeader
 from ropewalk.testing import RopewalkBroker
+from tests.support.processes import checkout_command, checkout_environment, running_broker
 from tests.tools.conftest import Ended, RunCommand, command_environment, command_line
 from tools.admin import sink
 from tools.admin.base import Moment, Sheet, parse_permission
@@ -134,7 +136,7 @@ def test_fewer_queues_than_hold_messages_are_asked_about(
         (("message", "send", "T", "x", "--tags", "a b"), "one tag"),
         (("broker", "config", "set", "x"), "not name=value"),
         (("broker", "wipe-write-perm", "nobody"), "the name server knows broker-a"),
-        (("broker", "config", "get", BROKER, "--key", "nonsense"), "no broker has a setting"),
+        (("broker", "config", "get", "nonsense"), "no broker has a setting"),
     ],
 )
 def test_wrong_use_is_told_in_a_sentence(shell: Shell, words: tuple[str, ...], text: str) -> None:
@@ -151,6 +153,19 @@ def test_nobody_there_is_told_with_what_to_do(shell: Shell) -> None:
 
 
 # Groups
+
+
+def test_who_sets_retries_is_told_which_consumers_go_by_them(
+    shell: Shell, ropewalk_broker: RopewalkBroker
+) -> None:
+    group = ropewalk_broker.group()
+    for words in (("create", group, "--retries", "3"), ("update", group, "--retries", "5")):
+        told = " ".join(shell("group", *words).errors.split())
+        assert f"{words[-1]} counts for consumers that name no number of their own" in told
+        assert "max_retries of Ropewalk's Python consumers" in told and "maxReconsumeTimes" in told
+    assert "retries" not in shell("group", "update", group, "--no-consume").errors
+    sent = signature(PushConsumer).parameters["max_retries"].default
+    assert sent == 16, "the number that the sentence names"
 
 
 def test_the_life_of_a_group(shell: Shell, ropewalk_broker: RopewalkBroker) -> None:
@@ -458,7 +473,13 @@ def test_a_message_is_sent_and_found(shell: Shell, ropewalk_broker: RopewalkBrok
         missing = shell(*query)
         assert missing.status == 1 and missing.out == b"" and "no message" in missing.errors
     unplaced = shell("message", "show", sent["msgId"])
-    assert unplaced.status == 2 and "--topic" in unplaced.errors
+    assert unplaced.status == 2 and f"{sent['msgId']} is a msgId" in unplaced.errors
+    assert "Name the topic with --topic" in " ".join(unplaced.errors.split())
+    for command in ("show", "by-id"):
+        gone = shell("message", command, "7F00000100000001000000000000000A")  # 127.0.0.1:1, offset 10
+        told = " ".join(gone.errors.split())
+        assert gone.status == 1 and "names a broker that does not answer" in told and "--topic TOPIC" in told
+        assert "the name server knows this broker" not in told
     # What `message` prints can be sent again.
     copy = shell._run(
         "produce",
@@ -468,6 +489,19 @@ def test_a_message_is_sent_and_found(shell: Shell, ropewalk_broker: RopewalkBrok
         name_server=ropewalk_broker.namesrv,
     )
     assert copy.status == 0, copy
+
+
+def test_an_offset_id_is_enough_also_where_the_broker_is_registered_under_a_host_name(
+    ropewalk: RunCommand, tmp_path: Path
+) -> None:
+    words = ("--set", "brokerIP1=localhost")
+    with running_broker(
+        checkout_command(), *words, cwd=tmp_path, environment=checkout_environment()
+    ) as running:
+        with Producer(running.namesrv) as producer:
+            (offset_id,) = producer.send("orders", b"hello").offset_message_ids
+        shown = ropewalk("admin", "message", "show", offset_id, "--json", name_server=running.namesrv)
+        assert shown.status == 0 and json.loads(shown.out)["body"] == "hello", shown
 
 
 def test_a_message_group_and_a_delay_travel_with_a_message(
@@ -523,12 +557,12 @@ def test_brokers_and_clusters_are_listed(shell: Shell, ropewalk_broker: Ropewalk
 
 
 def test_settings_are_shown_and_changed(shell: Shell, admin: Admin) -> None:
-    (config,) = shell.json("broker", "config", "get", BROKER, "--key", "maxMessageS*", "--key", "BROKERNAME")
+    (config,) = shell.json("broker", "config", "get", "maxMessageS*", "BROKERNAME", "--broker", BROKER)
     assert set(config["config"]) == {"brokerName", "maxMessageSize"}
     before = config["config"]["maxMessageSize"]
     (changed,) = shell.json("broker", "config", "set", "maxMessageSize=4000000", "--broker", BROKER)
     assert (changed["before"], changed["value"]) == (before, "4000000")
-    assert shell("broker", "config", "get", "--key", "maxMessageSize").lines == ["maxMessageSize=4000000"]
+    assert shell("broker", "config", "get", "maxMessageSize").lines[1:] == ["maxMessageSize=4000000"]
     shell.json("broker", "config", "set", f"maxMessageSize={before}")
     refused = shell("broker", "config", "set", "listenPort=1")
     assert refused.status == 1 and "start it again" in refused.errors

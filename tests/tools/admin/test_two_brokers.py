@@ -34,9 +34,13 @@ class Pair:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.namesrv = self._start("namesrv", "--port", "0")["namesrv"]
         for name in NAMES:
-            settings = {"brokerName": name, "listenPort": "0", "storePathRootDir": str(home / name)}
-            words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-            self._start("broker", "-n", self.namesrv, *words, name=name)
+            self.start_broker(name, brokerName=name)
+
+    def start_broker(self, folder: str, **settings: str) -> str:
+        """Start a broker and return its address."""
+        settings |= {"listenPort": "0", "storePathRootDir": str(self._home / folder)}
+        words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        return self._start("broker", "-n", self.namesrv, *words, name=folder)["broker"]
 
     def _start(self, command: str, *words: str, name: str = "namesrv") -> dict[str, str]:
         process = subprocess.Popen(
@@ -115,3 +119,37 @@ def test_both_brokers_are_administered_as_one_cluster(pair: Pair, ropewalk: RunC
             hasty.reset_offsets("g", "orders", LATEST)
         with pytest.raises(OutcomeUnknown, match=r"broker-b .*; done at broker-a"):
             hasty.set_broker_config({"maxMessageSize": "4000000"})
+
+
+def test_settings_are_shown_and_changed_at_every_replica_of_a_broker(
+    pair: Pair, ropewalk: RunCommand
+) -> None:
+    def config(*words: str, status: int = 0) -> list[str]:
+        ended = ropewalk("admin", "broker", "config", *words, name_server=pair.namesrv)
+        assert ended.status == status, ended
+        return [" ".join(line.split()) for line in (ended.out.decode() + ended.errors).splitlines()]
+
+    with Admin(pair.namesrv) as admin:
+        master = next(member.address for member in admin.members() if member.broker_name == "broker-a")
+        slave = pair.start_broker("slave", brokerName="broker-a", brokerRole="SLAVE", brokerId="1")
+        until(lambda: slave in {member.address for member in admin.members()}, "the slave is not registered")
+
+    assert config("set", "logLevel=warning", "-b", "broker-a") == [
+        "broker role address setting was is",
+        f"broker-a master {master} logLevel info warning",
+        f"broker-a slave 1 {slave} logLevel info warning",
+    ]
+    assert config("get", "logLevel", "-b", "broker-a") == [
+        f"== broker-a master at {master}",
+        *("logLevel=warning", "", f"== broker-a slave 1 at {slave}", "logLevel=warning"),
+    ]
+    assert config("set", "logLevel=info", "-b", slave)[1:] == [
+        f"broker-a slave 1 {slave} logLevel warning info"
+    ]
+    assert config("get", "LOGLEVEL", "-b", slave) == [f"== broker-a slave 1 at {slave}", "logLevel=info"]
+
+    for words in (("get", "maxMesageSize"), ("set", "maxmesagesize=1", "-b", "broker-a")):
+        (told,) = config(*words, status=2)
+        assert "the nearest one is maxMessageSize" in told
+    (told,) = config("get", "broker-a", status=2)
+    assert "name it with --broker broker-a" in told

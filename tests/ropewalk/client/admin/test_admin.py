@@ -303,7 +303,7 @@ def test_a_brokers_status_settings_and_statistics(admin: Admin, ropewalk_broker:
     before = config["maxMessageSize"]
     assert admin.set_broker_config({"maxMessageSize": "4000000"}) == admin.masters()
     assert next(iter(admin.broker_config().values()))["maxMessageSize"] == "4000000"
-    admin.set_broker_config({"maxMessageSize": before}, slaves=True)
+    admin.set_broker_config({"maxMessageSize": before})
     assert code_of(lambda: admin.set_broker_config({"listenPort": "1"})) == ResponseCode.NO_PERMISSION
     with pytest.raises(Exception, match="has a line end"):
         admin.set_broker_config({"maxMessageSize": "1\nlistenPort=2"})

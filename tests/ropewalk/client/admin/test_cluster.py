@@ -107,10 +107,12 @@ def test_all_brokers_away_is_an_error(cluster: Cluster) -> None:
 
 def test_a_change_stops_at_the_first_broker_that_refuses_and_tells_where(cluster: Cluster) -> None:
     cluster.refusing = {"b:1": ResponseCode.NO_PERMISSION}
-    with pytest.raises(Rejected, match=r"b \(b:1\): NO_PERMISSION.*; done at a") as refused:
+    with pytest.raises(
+        Rejected, match=r"b \(b:1\): NO_PERMISSION.*; done at a \(a:1\), a \(a:2\)"
+    ) as refused:
         cluster.script.hold(cluster.core.set_broker_config({"maxMessageSize": "1"}))
     assert refused.value.code == ResponseCode.NO_PERMISSION
-    assert cluster.asked(RequestCode.UPDATE_BROKER_CONFIG) == ["a:1", "b:1"]
+    assert cluster.asked(RequestCode.UPDATE_BROKER_CONFIG) == ["a:1", "a:2", "b:1"]
 
 
 def test_every_name_server_is_told(cluster: Cluster) -> None:
