@@ -28,6 +28,7 @@ from broker.consume.requests import Requests
 from broker.consume.retry import RetryRules, SendBack
 from broker.context import BrokerContext
 from broker.intake import FastIntake
+from broker.kv.requests import KvRequests
 from broker.metrics.snapshot import Family, HistogramFamily, Metrics, Source
 from broker.namesrv.server import NameServer
 from broker.produce.fast.runs import SendRuns
@@ -291,6 +292,8 @@ class Broker:
         self.requests.register(self.handlers)
         timer_requests.register(self.handlers)
         Queries(context).register(self.handlers)
+        member = self.group if isinstance(self.group, LedgerMember) else None
+        KvRequests(context, lambda: member.region if member is not None else None).register(self.handlers)
         admin = AdminContext(
             context,
             reconfigure=self.reconfigure,

@@ -378,6 +378,20 @@ class RequestCode:
     """Have the leader of a DLedger group hand over to another member."""
     ROPEWALK_LEDGER_READMIT: Final = 30042
     """Have a member of a DLedger group let another one in that lost its log."""
+    ROPEWALK_KV_SESSION: Final = 30100
+    """Open a session of the key-value store, in which a write that is sent again is applied once."""
+    ROPEWALK_KV_GET: Final = 30101
+    """Read the value of a key, the newest there is, at any member."""
+    ROPEWALK_KV_MULTI_GET: Final = 30102
+    """Read the values of several keys of one region."""
+    ROPEWALK_KV_SCAN: Final = 30103
+    """Read keys and values of a range of one region, in their order."""
+    ROPEWALK_KV_WRITE: Final = 30104
+    """Apply operations to one region, all of them or none, and once."""
+    ROPEWALK_KV_REGIONS: Final = 30105
+    """Show the regions of the key-value store, and where the leader of each is."""
+    ROPEWALK_KV_STATUS: Final = 30107
+    """Show the regions as one member sees them: role, log, keys, memory."""
 
 
 ROPEWALK_CODES: Final = range(30000, 30200)

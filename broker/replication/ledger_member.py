@@ -32,6 +32,7 @@ import trio
 
 import ropewalk
 from broker.context import BrokerContext
+from broker.kv.region import KvRegion
 from broker.remoting.shell import Connection, Shell
 from broker.replication.group_member import LogCut, ReadyWords, Turns
 from broker.replication.ledger_state import LedgerState
@@ -44,6 +45,7 @@ from ha.dledger.ledger import LedgerShell
 from ha.dledger.peers import PeerLink
 from ha.dledger.status import LedgerStatus
 from ha.dledger.storage import LogStorage, ReplicaStore
+from ha.kv.region import Region
 from ha.raft.node import TRANSFERRING
 from ha.raft.types import MemberId, Point, Role, Settings, Standing, TransferResult
 from ropewalk.codes import ResponseCode
@@ -103,6 +105,10 @@ class LedgerMember:
         self._path = config.store_path_root_dir / "ropewalk" / "dledger" / "peers.json"
         self._known: dict[MemberId, bytes] = {}
         self._readmitted: frozenset[MemberId] = frozenset()
+        self.region: KvRegion | None = None
+        """The region of the key-value store that is served here."""
+        if config.ropewalk_kv_regions:
+            self.region = KvRegion(context, Region(0), wake)
         self._worker: Worker | None = None
         self._unlogged: deque[tuple[int, Callable[[str], Command], Command, Callable[[Command], None]]] = (
             deque()
@@ -285,10 +291,14 @@ class LedgerMember:
     def apply_reports(self) -> None:
         """Commit, show and answer by the frames of peers, before other connections have their turn. HOT."""
         self.ledger.end_turn()
+        if self.region is not None:
+            self.region.end_turn()
 
     def end_turn(self) -> None:
         self._log_changes()
         self.ledger.end_turn()
+        if self.region is not None:
+            self.region.end_turn()
 
     def _log_changes(self, *, offsets: bool = False) -> None:
         """Log the changes of the tables; not while a member that is to lead waits for the end of this log."""
@@ -296,7 +306,9 @@ class LedgerMember:
             self.state.log_changes(offsets=offsets)
 
     def tick(self) -> None:
-        """Do nothing: the core has a timer of its own (`ha.dledger.tasks`)."""
+        """Do the work of time of a region's log; cores have a timer of their own (`ha.dledger.tasks`)."""
+        if self.region is not None:
+            self.region.tick()
 
     def status(self, before: HaStatus, wall_ms: int) -> HaStatus | None:
         standing = self.ledger.standing
@@ -325,6 +337,12 @@ class LedgerMember:
         storage, replica = self._storage()
         self._worker = Worker("ropewalk-peers", context.store.completions)
         low, _, high = config.raft_election_ms.partition("-")
+        settings = Settings(
+            heartbeat_ms=config.raft_heartbeat_ms,
+            election_min_ms=int(low),
+            election_max_ms=int(high),
+            preferred=tuple(filter(None, config.preferred_leader_id.split(";"))),
+        )
         self.ledger = LedgerShell(
             Identity(
                 config.broker_cluster_name,
@@ -338,12 +356,7 @@ class LedgerMember:
             self.addresses,
             storage,
             replica,
-            Settings(
-                heartbeat_ms=config.raft_heartbeat_ms,
-                election_min_ms=int(low),
-                election_max_ms=int(high),
-                preferred=tuple(filter(None, config.preferred_leader_id.split(";"))),
-            ),
+            settings,
             context.monotonic_ms,
             random.Random(context.rng.getrandbits(64)),
             draw=secrets.token_bytes,
@@ -352,6 +365,8 @@ class LedgerMember:
             readmitted=self._readmitted,
         )
         self.ledger.on_noted = self._note_peers
+        if self.region is not None:
+            self.region.open(self.ledger, settings)
         self._term = self.ledger.standing.term
         self._refused = self._refusal(self.ledger.standing)
         self.ledger.on_standing = self._stand
@@ -438,7 +453,8 @@ class LedgerMember:
 
     async def run(self, turns: Turns, shell: Shell) -> LogCut:
         """Be a member until cancelled. The log is cut while it is open, so this never returns."""
-        await tasks.run(self.ledger, shell, self._context.rng)
+        sharing = (self.region.ledger,) if self.region is not None else ()
+        await tasks.run(self.ledger, shell, self._context.rng, sharing)
         raise AssertionError("the tasks of a member have ended by themselves")
 
     def transfer(self, target: MemberId, done: Callable[[TransferResult], None]) -> None:
@@ -452,6 +468,8 @@ class LedgerMember:
     async def hand_over(self) -> None:
         """Have another member lead, if this one does: producers then wait for a handover, and not for an election."""
         self.ledger.leave()
+        if self.region is not None:
+            self.region.ledger.leave()
         if self.ledger.standing.role is not Role.LEADER or len(self.addresses) == 1:
             return
         over = trio.Event()
@@ -470,6 +488,8 @@ class LedgerMember:
 
     def stop(self) -> None:
         self.ledger.close()
+        if self.region is not None:
+            self.region.close()
         if self._worker is not None:
             self._worker.stop()
 

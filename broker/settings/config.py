@@ -136,6 +136,8 @@ class BrokerConfig:
     """The directory of the log's files; in DLedger mode `store_path_commit_log` is the same one."""
     raft_heartbeat_ms: int
     raft_election_ms: str
+    ropewalk_kv_regions: int
+    kv_memory_max: int
     ropewalk_secret: str
     """The secret that the members of a group prove to each other to know; empty asks for no proof."""
     ropewalk_master_address: str

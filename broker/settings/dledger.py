@@ -32,7 +32,10 @@ _MEMBER: Final = re.compile(r"[A-Za-z][0-9]{1,9}")
 _SYNTAX: Final = (
     "must be ID-HOST:PORT, several separated by ';', each ID a letter and a number: n0-192.0.2.1:40911"
 )
-_OWN: Final = ("dLegerGroup", "dLegerPeers", "dLegerSelfId", "preferredLeaderId", "storePathDLedgerCommitLog")
+_OWN: Final = (
+    "dLegerGroup", "dLegerPeers", "dLegerSelfId", "preferredLeaderId", "storePathDLedgerCommitLog", "kvMemoryMax",
+    "ropewalkKvRegions",
+)  # fmt: skip
 _OTHERS: Final = (
     "ackAfterFlush",
     "brokerId",

@@ -117,6 +117,10 @@ storePathDLedgerCommitLog The folder of the log's files. Default: `dledger-<dLeg
 raftHeartbeatMs Milliseconds between two heartbeats of a leader. Ropewalk's own.
 raftElectionMs The shortest and the longest election timeout in milliseconds; each is drawn between them. Ropewalk's
     own.
+ropewalkKvRegions Regions of the key-value store that every member of the group serves: 0 for none, 1 for one with all
+    keys. Ropewalk's own.
+kvMemoryMax What a region of the key-value store holds in memory at most, key + value + 200 bytes for each item; writes
+    that would pass it are refused. Ropewalk's own.
 # When bytes reach the disk
 flushDiskType SYNC_FLUSH answers a send after the fsync that covers it.
 flushIntervalCommitLog Milliseconds between two flushes under ASYNC_FLUSH.

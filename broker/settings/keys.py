@@ -249,6 +249,10 @@ _HONOURED: Final = (
     _text("storePathDLedgerCommitLog", None),
     _int("raftHeartbeatMs", 100, 5, 60_000),
     _text("raftElectionMs", "500-900"),
+    # The key-value store of such a group: regions that every member serves (0: none; more than one are not built yet),
+    # and what one may hold in memory.
+    _int("ropewalkKvRegions", 0, 0, 1),
+    _long("kvMemoryMax", 256 * MIB, MIB),
     # What every member of a group has to know; and where a slave that has only haMasterAddress says hello.
     _text("ropewalkSecret", None),
     _text("ropewalkMasterAddress", None),

@@ -90,8 +90,8 @@ class Introduction(msgspec.Struct, frozen=True):
     challenge: bytes
     """The other end's proof is made with these bytes."""
     software: str = ""
-    term: int = 0
-    """The term that the sender is in."""
+    terms: dict[int, int] = {}
+    """The term that the sender is in, by the number of the group: several may share the link."""
     lost: bool = False
     """Whether the sender knows that the other end had lost its log, and was let in again."""
 

@@ -71,6 +71,11 @@ from ropewalk.format.dledger.frame import encode_head_with
 log = structlog.get_logger("ha.dledger")
 
 
+def voter_key(me: MemberId, group: int) -> str:
+    """Return the name under which a member notes, beside its peers, the incarnation that votes in a group again."""
+    return f"{me}/{group}" if group else me
+
+
 class MemberFailed(RopewalkError):
     """A member whose state is inconsistent, or whose write failed: it must stop rather than vote again."""
 
@@ -92,14 +97,24 @@ class LedgerShell:
         wake: Callable[[], None],
         known: Mapping[MemberId, bytes] | None = None,
         readmitted: Iterable[MemberId] = (),
+        shares: tuple[Peers, int] | None = None,
     ) -> None:
         """Begin with an opened log. `addresses` are those of all members, the own one included.
 
         `now_ms` is monotonic; `draw` returns random bytes that nobody can guess; `wake` has the owner call `end_turn`
         soon, in a turn of its own; `known` are the incarnations of peers that were noted before, and of this member
-        itself the one that votes although the log before was lost; `readmitted` are the members let in again.
+        itself the ones that vote although the log before was lost (`voter_key`); `readmitted` are the members let in
+        again. `shares`: the links of another group of the same members, which looks after them, and the number of this
+        group on them.
         """
         self.addresses = {id: each for id, each in addresses.items() if id != me.id}
+        self._group = 0
+        if shares is not None:
+            self.peers, self._group = shares
+            self.peers.join(self._group, self, storage.segment_size)
+        else:
+            told = {id: f"{host}:{port}" for id, (host, port) in self.addresses.items()}
+            self.peers = Peers(me, told, known or {}, readmitted, self, now_ms, draw)
         self.core = RaftNode(
             me.id,
             Config(tuple(sorted(addresses))),
@@ -109,7 +124,7 @@ class LedgerShell:
             end=Point(*storage.end),
             commit=Point(*storage.commit),
             doubt=Point(*storage.doubt) if storage.doubt is not None else None,
-            readmitted=(known or {}).get(me.id) == me.incarnation,
+            readmitted=self.peers.known.get(voter_key(me.id, self._group)) == me.incarnation,
         )
         self.me = me
         self.on_standing: Callable[[Standing], None] = lambda standing: None
@@ -123,10 +138,6 @@ class LedgerShell:
         self.standing = Standing(Role.CANDIDATE, self.core.term, None, False, "started")
         self.elections = 0
         self.role_changes = 0
-        self.peers = Peers(
-            me, {id: f"{host}:{port}" for id, (host, port) in self.addresses.items()}, known or {}, readmitted, self,
-            now_ms, draw,
-        )  # fmt: skip
         self._storage = storage
         self._replica = replica
         self._frame_bytes_max = settings.frame_bytes_max
@@ -195,7 +206,8 @@ class LedgerShell:
         """Tell the core that time went on; `late`: how much later than it had asked for, in ms."""
         self._refuse_to_go_on()
         now = self._now()
-        self.peers.tick(now, late)
+        if not self._group:
+            self.peers.tick(now, late)
         self._tell(Tick(now, late, self._rng.random()))
         if self._commits or self._needs_flush or self._opening is not None:  # outside of any turn
             self._wake()
@@ -225,8 +237,9 @@ class LedgerShell:
         self._tell(Leaving())
 
     def close(self) -> None:
-        """End all links."""
-        self.peers.close()
+        """End all links, unless they are another group's."""
+        if not self._group:
+            self.peers.close()
 
     # -- news of the links -------------------------------------------------------------------------------
 
@@ -343,10 +356,11 @@ class LedgerShell:
             storage.end_doubt()
         if effects.readmitted:
             log.info(
-                "this member has caught up, and votes again", member=self.me.id, end=self.core.log.end.index
-            )
-            self.peers.known[self.me.id] = self.me.incarnation
-            self.on_noted()
+                "this member has caught up, and votes again",
+                member=self.me.id, group=self._group, end=self.core.log.end.index,
+            )  # fmt: skip
+            self.peers.known[voter_key(self.me.id, self._group)] = self.me.incarnation
+            self.peers.groups[0][0].noted()
         for token, result in effects.done:
             self._transfers.pop(token)(result)
         for token, ok in effects.reads:
@@ -388,7 +402,8 @@ class LedgerShell:
         if (before.role, before.term) != (standing.role, standing.term):
             self.role_changes += before.role is not standing.role
             self.elections += standing.role is Role.LEADER
-            log.info(
+            told = log.bind(group=self._group) if self._group else log
+            told.info(
                 "role", role=standing.role.value, term=standing.term, leader=standing.leader, why=standing.why,
                 end=self.core.log.end.index, commit=self.commit.index,
             )  # fmt: skip
@@ -420,7 +435,7 @@ class LedgerShell:
             else:
                 body, checksum = self._kept.get(run.first)
             assert len(body) == run.size, (run, len(body))
-        link.send(encode_head_with(frame, flags, 0, count, numbers, len(body), checksum), body)
+        link.send(encode_head_with(frame, flags, self._group, count, numbers, len(body), checksum), body)
 
     # -- what consumers may see --------------------------------------------------------------------------
 

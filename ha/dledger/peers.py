@@ -219,7 +219,7 @@ class PeerLink:
             step,
             Introduction(
                 me.cluster, me.group, me.id, self.peer, me.incarnation, me.segment_size, self.kind, self._challenge,
-                me.software, self._peers.events.term, self.peer in self._peers.readmitted,
+                me.software, self._peers.terms, self.peer in self._peers.readmitted,
             ),
             me.secret,
             challenge,
@@ -228,12 +228,14 @@ class PeerLink:
     # -- frames ------------------------------------------------------------------------------------------
 
     def _received(self, data: bytes) -> None:
-        events, segment_size = self._peers.events, self._peers.me.segment_size
+        groups = self._peers.groups
         for frame in self._frames.feed(data):
             if frame.kind is Kind.PING:
                 continue
-            if frame.group:
-                raise RemoteProtocolError(f"no group here has number {frame.group}")
+            group = groups.get(frame.group)
+            if group is None:
+                continue  # a member that is set up otherwise, or starts: lost, as on any network
+            events, segment_size = group
             message = from_frame(frame, segment_size)
             if (self.kind is Link.DATA) is not isinstance(message, Append | AppendAnswer):
                 raise RemoteProtocolError(f"a {frame.kind.name} on the {self.kind.name} link")
@@ -286,13 +288,17 @@ class Peers:
         now: Callable[[], int],
         draw: Callable[[int], bytes],
     ) -> None:
-        """`addresses` of the other members; `known`: the incarnations that were noted; `draw`: so many random bytes."""
+        """`addresses` of the other members; `known`: the incarnations that were noted; `draw`: so many random bytes.
+
+        `events` hears of the frames of group 0, and of new peers.
+        """
         self.me = me
         self.members = frozenset(addresses)
         self.known = dict(known)
         self.readmitted = set(readmitted)
         """The members that had lost their logs and were let in again, for good: they know when they have caught up."""
-        self.events = events
+        self.groups: dict[int, tuple[LinkEvents, int]] = {0: (events, me.segment_size)}
+        """The groups that share the links, by the number in their frames: receiver, and size of their segments."""
         self.now = now
         self.draw = draw
         self.clock = now()
@@ -304,9 +310,23 @@ class Peers:
         self._last_number = 0
         self._said: dict[str, int] = {}
 
+    @property
+    def terms(self) -> dict[int, int]:
+        """Return the term that this member is in, by group."""
+        return {number: events.term for number, (events, _size) in self.groups.items()}
+
     def dials(self, peer: MemberId) -> bool:
         """Tell whether this member connects to `peer`, and not the other way round."""
         return self.me.id > peer
+
+    def join(self, group: int, events: LinkEvents, segment_size: int) -> None:
+        """Have another group of the same members share the links; before there are any."""
+        assert group not in self.groups and not self._up, group
+        self.groups[group] = events, segment_size
+
+    def _linked(self, link: PeerLink, up: bool) -> None:
+        for _number, (events, _size) in sorted(self.groups.items()):
+            events.linked(link.peer, link.number, link.kind, up)
 
     # -- links come and go -------------------------------------------------------------------------------
 
@@ -332,7 +352,7 @@ class Peers:
         self._strangers.remove(link)
         if found.id not in self.known:
             self.known[found.id] = found.incarnation
-            self.events.noted()
+            self.groups[0][0].noted()
         if (older := self._up.get((link.peer, link.kind))) is not None:
             older.hang_up("a newer connection took its place")
         self._last_number += 1
@@ -341,8 +361,10 @@ class Peers:
         self._up[link.peer, link.kind] = link
         self._show(link, True, "")
         self.status[link.peer].refusal = ""
-        self.events.met(found.id, found.term, found.lost)  # first: a learner says nothing that counts
-        self.events.linked(link.peer, link.number, link.kind, True)
+        for number, (events, _size) in sorted(self.groups.items()):
+            if number in found.terms:  # before the link is up: a learner says nothing that counts
+                events.met(found.id, found.terms[number], found.lost)
+        self._linked(link, True)
 
     def readmit(self, peer: MemberId) -> None:
         """Let in the next log with which a member comes, and tell it that the one before was lost."""
@@ -358,7 +380,7 @@ class Peers:
         if link.number >= 0 and self._up.get((link.peer, link.kind)) is link:
             del self._up[link.peer, link.kind]
             self._show(link, False, why)
-            self.events.linked(link.peer, link.number, link.kind, False)
+            self._linked(link, False)
 
     def _show(self, link: PeerLink, up: bool, why: str) -> None:
         status = self.status[link.peer]

@@ -7,7 +7,7 @@ be in the middle of a restart, and votes wait for the link.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -35,21 +35,25 @@ class Dialer(Protocol):
         """Write the bytes that sessions owe."""
 
 
-async def run(ledger: LedgerShell, shell: Dialer, rng: random.Random) -> None:
-    """Be a member until cancelled. Raises `MemberFailed` when it must not go on."""
+async def run(
+    ledger: LedgerShell, shell: Dialer, rng: random.Random, sharing: Sequence[LedgerShell] = ()
+) -> None:
+    """Be a member until cancelled, and one of the groups that share its links. Raises `MemberFailed`."""
     async with trio.open_nursery() as nursery:
         for peer in ledger.addresses:
             if ledger.peers.dials(peer):
                 for kind in Link:
                     nursery.start_soon(_keep_linked, ledger, shell, rng, peer, kind)
-        nursery.start_soon(_tick, ledger, shell)
+        nursery.start_soon(_tick, (ledger, *sharing), shell)
 
 
-async def _tick(ledger: LedgerShell, shell: Dialer) -> None:
+async def _tick(ledgers: Sequence[LedgerShell], shell: Dialer) -> None:
     while True:
         due = trio.current_time() + TICK_S
         await trio.sleep_until(due)
-        ledger.tick(int(max(trio.current_time() - due, 0.0) * 1000))
+        late = int(max(trio.current_time() - due, 0.0) * 1000)
+        for ledger in ledgers:
+            ledger.tick(late)
         shell.flush()
 
 

@@ -344,6 +344,25 @@ class LedgerReadmitHeader(msgspec.Struct, rename="camel"):
     """The member that lost its log."""
 
 
+class KvHeader(msgspec.Struct, rename="camel"):
+    """The header of codes 30100 to 30103: the region, and the epoch of its cut as the client knows it."""
+
+    region: I32
+    epoch: I64
+    unsafe: bool = False
+    """Whether a read may see what this member has, however old."""
+    limit: I32 = 1000
+    """How many pairs a scan answers with at most."""
+
+
+class KvWriteHeader(KvHeader, kw_only=True, rename="camel"):
+    """The header of code 30104. `seq` numbers the writes of a session; `lowest` is the first without an answer."""
+
+    session: I64
+    seq: I64
+    lowest: I64
+
+
 class PullResponseHeader(msgspec.Struct, rename="camel"):
     """The answer to a pull: the first four are needed with 0, 19, 20 and 21 alike."""
 

@@ -34,7 +34,9 @@ REPLY_TOPIC_POSTFIX: Final = "REPLY_TOPIC"
 TERM_TOPIC: Final = "rmq_sys_ROPEWALK_TERM"
 META_TOPIC: Final = "rmq_sys_ROPEWALK_META"
 SINK_TOPIC: Final = "rmq_sys_ROPEWALK_SINK"
-HIDDEN_TOPICS: Final = frozenset({TERM_TOPIC, META_TOPIC, SINK_TOPIC})
+KV_TOPIC: Final = "rmq_sys_ROPEWALK_KV"
+"""The topic of records in the log of a region of the key-value store, which is no log of messages."""
+HIDDEN_TOPICS: Final = frozenset({TERM_TOPIC, META_TOPIC, SINK_TOPIC, KV_TOPIC})
 """Ropewalk's internal topics: dispatched like any other and shown in no list."""
 
 SYSTEM_TOPICS: Final = frozenset(

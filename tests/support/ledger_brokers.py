@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Self, cast
 
 from broker.remoting.shell import Connection
 from broker.replication.ledger_member import LedgerMember
@@ -89,6 +89,8 @@ class Member(InProcess):
         self.broker.on_wakeup()
         if ms:
             self.member.ledger.tick(0)
+            if self.member.region is not None:
+                self.member.region.ledger.tick(0)
         self.broker.end_turn()
         if ms:
             self.broker.tick()
@@ -133,7 +135,7 @@ class LedgerBrokers:
         for index in list(self.members):
             self.stop(index)
 
-    def __enter__(self) -> LedgerBrokers:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *about: object) -> None:

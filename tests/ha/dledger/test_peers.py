@@ -285,7 +285,6 @@ def test_frames_reach_the_core_whole_and_in_order_however_they_are_cut() -> None
     [
         (Link.CONTROL, frame(run(), ENTRIES)),
         (Link.DATA, frame(Heartbeat(1, -1, 1))),
-        (Link.CONTROL, frame(Heartbeat(1, -1, 1), group=3)),
         (Link.DATA, frame(run(count=2), ENTRIES)),
         (Link.DATA, frame(run(count=4), ENTRIES)),
         (Link.DATA, frame(run(term=2), ENTRIES)),
@@ -304,6 +303,37 @@ def test_a_frame_that_lies_is_refused_before_the_core_hears_of_it(kind: Link, da
     with pytest.raises(RemoteProtocolError):
         accepted.receive(data)
     assert acceptor.news == []
+
+
+def test_groups_that_share_the_links_hear_of_their_own_frames_and_of_every_link() -> None:
+    dialer, acceptor, region = Side(ME), Side(PEER, ("n1",)), Side(PEER, ("n1",))
+    acceptor.peers.join(3, region, 1 << 14)
+    _dialed, accepted = connect(dialer, acceptor, Link.DATA)
+    assert region.news == [("n1", 1, Link.DATA, True)]
+    acceptor.news.clear()
+    region.news.clear()
+    accepted.receive(frame(run(), ENTRIES, group=3) + frame(Append(4, PREV, None, 2)))
+    assert region.news == [("n1", 1, run(), ENTRIES)]
+    assert acceptor.news == [("n1", 1, Append(4, PREV, None, 2), b"")]
+    accepted.closed()
+    assert region.news[1:] == [("n1", 1, Link.DATA, False)]
+
+
+def test_entries_are_judged_by_the_segments_of_their_own_group() -> None:
+    dialer, acceptor, region = Side(ME), Side(PEER, ("n1",)), Side(PEER, ("n1",))
+    acceptor.peers.join(3, region, 1 << 10)
+    _dialed, accepted = connect(dialer, acceptor, Link.DATA)
+    with pytest.raises(RemoteProtocolError, match="crosses the border"):
+        accepted.receive(frame(run(), ENTRIES, group=3))
+
+
+def test_a_frame_of_a_group_that_is_not_here_is_lost_and_the_link_stays() -> None:
+    """The peer is set up with a key-value store, and this member is not yet."""
+    dialer, acceptor = Side(ME), Side(PEER, ("n1",))
+    _dialed, accepted = connect(dialer, acceptor)
+    acceptor.news.clear()
+    accepted.receive(frame(Heartbeat(1, -1, 1), group=3) + frame(Heartbeat(2, -1, 1)))
+    assert acceptor.news == [("n1", 1, Heartbeat(2, -1, 1), b"")]
 
 
 def test_a_newer_connection_takes_the_place_of_the_one_before() -> None:

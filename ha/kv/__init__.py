@@ -1,0 +1,8 @@
+"""The key-value store as a pure machine: the committed commands of a region's log in, results out.
+
+    region.py     a region: the keys that it has, and the epoch of its cut
+    sessions.py   the sessions of clients, which have a write that is sent again applied once
+    machine.py    `KvMachine`: values, sequences and locks, and the one clock that they know
+
+Members that have applied the same entries have the same state: nothing here reads a clock, or draws.
+"""

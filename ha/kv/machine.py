@@ -1,0 +1,286 @@
+"""`KvMachine`: the state of a region, which is a function of the commands in its log.
+
+*Time* is the leader's stamp in each command, and never falls: two members agree on when a lease was over, whatever
+their own clocks say, and a leader whose clock is behind makes leases longer, never shorter.
+
+*Token.* A lock's token is the index of the entry that granted it. It rises from grant to grant, also over members and
+restarts, without a counter that could be lost. A lease alone keeps nobody out: its holder may sleep through the end of
+it. Only the token is safe, where what the lock protects compares it (`Guard` does, for keys of the region itself).
+
+*Memory* is counted as key and value and 200 for each item, kept outcomes of sessions included. Beyond the bound what
+would grow is refused, and deletes go on.
+
+Values, sequences and locks have key spaces of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec import Struct
+from sortedcontainers import SortedDict
+
+from ha.kv.region import Region
+from ha.kv.sessions import SESSIONS_MAX, Sessions
+from ropewalk.format.kv.commands import Command, OpenSession, OpenTerm, Outcome, Status, Write
+from ropewalk.format.kv.items import (
+    RESULTS_SIZE_MAX,
+    AcquireLock,
+    ComparePut,
+    Count,
+    Delete,
+    DeleteRange,
+    Guard,
+    Lease,
+    NextSequence,
+    Operation,
+    Put,
+    PutIfAbsent,
+    ReleaseLock,
+    RenewLock,
+    Result,
+    Swapped,
+    encode_items,
+)
+
+ITEM_BYTES: Final = 200
+"""What an item counts as besides its bytes."""
+SEQUENCE_MAX: Final = 2**63 - 1
+_LOCKS_KEPT: Final = 10_000
+"""Beyond so many locks those whose lease is over are dropped."""
+
+
+class Lock(Struct):
+    """A lock that was granted and not given back; its lease may be over."""
+
+    owner: bytes
+    token: int
+    ends_ms: int
+
+
+class KvMachine:
+    """The state of one region. Apply the entries of its log in their order; read between two of them."""
+
+    def __init__(self, region: Region, memory_max: int, sessions_max: int = SESSIONS_MAX) -> None:
+        self.region = region
+        self.applied = -1
+        """The index of the last entry that was applied."""
+        self.leader = ""
+        """The address of the member that opened the newest term."""
+        self.clock_ms = 0
+        self.values: SortedDict[bytes, bytes] = SortedDict()
+        self.sequences: dict[bytes, int] = {}
+        self.locks: dict[bytes, Lock] = {}
+        self.sessions = Sessions(sessions_max)
+        self._memory_max = memory_max
+        self._bytes = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """Return the size of the state, by the rule that bounds it."""
+        return self._bytes + self.sessions.bytes
+
+    # -- commands ----------------------------------------------------------------------------------------
+
+    def apply(self, index: int, command: Command) -> Outcome:
+        """Apply the entry with this index, and return its outcome."""
+        assert index > self.applied, (index, self.applied)
+        self.applied = index
+        self.clock_ms = max(self.clock_ms, command.stamp_ms)
+        match command:
+            case OpenTerm():
+                self.leader = command.leader
+                return Outcome(Status.OK)
+            case OpenSession():
+                self.sessions.open(index)
+                return Outcome(Status.OK, (Count(index),))
+            case Write():
+                return self._write(index, command)
+
+    def _write(self, index: int, write: Write) -> Outcome:
+        outcome = self.sessions.begin(write.session, write.seq, write.lowest)
+        if outcome is not None:
+            return outcome
+        if write.epoch != self.region.epoch:
+            # Not kept: the client sends it again under the same number, by the cut as it is.
+            return Outcome(Status.WRONG_EPOCH)
+        refused = self._refused(write)
+        if refused is not None:
+            outcome = Outcome(refused)
+        else:
+            outcome = Outcome(Status.OK, tuple(self._do(index, each) for each in write.operations))
+        self.sessions.keep(write.session, write.seq, outcome)
+        return outcome
+
+    def _refused(self, write: Write) -> Status | None:
+        """Return why nothing of a write is done, if so: it is done whole or not at all."""
+        for each in write.operations:
+            if isinstance(each, Guard):
+                lock = self.locks.get(each.key)
+                if lock is None or lock.token != each.token:
+                    return Status.FENCED
+        grows, results = self._growth(write.operations)
+        if results > RESULTS_SIZE_MAX:
+            return Status.TOO_LARGE
+        if grows and self.used_bytes + grows + results > self._memory_max:
+            return Status.FULL
+        return None
+
+    def _growth(self, operations: Iterable[Operation]) -> tuple[int, int]:
+        """Return by how much operations may grow the state, and how large the values in their results may be."""
+        grows = results = 0
+        stored = _largest(operations)
+        for each in operations:
+            match each:
+                case Put() | PutIfAbsent() | ComparePut():
+                    before = self.values.get(each.key)
+                    size = len(each.value) if each.value is not None else 0
+                    if before is None:
+                        grows += ITEM_BYTES + len(each.key) + size
+                    else:
+                        grows += max(size - len(before), 0)
+                    if not isinstance(each, Put):
+                        # What an operation before it in the same write stores may come back, too.
+                        results += max(len(before or b""), stored[each.key])
+                case NextSequence() if each.key not in self.sequences and each.step:
+                    grows += ITEM_BYTES + len(each.key)
+                case AcquireLock() if each.key not in self.locks:
+                    grows += ITEM_BYTES + len(each.key) + len(each.owner)
+        return grows, results
+
+    def _do(self, index: int, operation: Operation) -> Result:
+        key = operation.start if isinstance(operation, DeleteRange) else operation.key
+        match operation:
+            case Put(value=value):
+                self._store(key, value)
+                return Count(1)
+            case PutIfAbsent(value=value):
+                return self._compare(key, None, value)
+            case ComparePut(expect=expect, value=new):
+                return self._compare(key, expect, new)
+            case Delete():
+                return Count(self._store(key, None))
+            case DeleteRange(end=end):
+                return Count(sum(self._store(each, None) for each in self._range(key, end)))
+            case NextSequence(step=step):
+                return self._next(key, step)
+            case AcquireLock() | RenewLock() | ReleaseLock():
+                return self._lock(index, operation)
+            case Guard():
+                return Count(1)
+
+    def _store(self, key: bytes, value: bytes | None) -> int:
+        """Store a value, None for none; return how many keys were there."""
+        before = self.values.pop(key, None)
+        if before is not None:
+            self._bytes -= ITEM_BYTES + len(key) + len(before)
+        if value is not None:
+            self.values[key] = value
+            self._bytes += ITEM_BYTES + len(key) + len(value)
+        return int(before is not None)
+
+    def _compare(self, key: bytes, expect: bytes | None, value: bytes | None) -> Swapped:
+        found = self.values.get(key)
+        if found != expect:
+            return Swapped(0, found)
+        self._store(key, value)
+        return Swapped(1, None)
+
+    def _next(self, key: bytes, step: int) -> Count:
+        first = self.sequences.get(key, 0)
+        if step:
+            if key not in self.sequences:
+                self._bytes += ITEM_BYTES + len(key)
+            self.sequences[key] = min(first + step, SEQUENCE_MAX)
+        return Count(first)
+
+    # -- locks -------------------------------------------------------------------------------------------
+
+    def _lock(self, index: int, operation: AcquireLock | RenewLock | ReleaseLock) -> Lease:
+        key, now = operation.key, self.clock_ms
+        lock = self.locks.get(key)
+        if isinstance(operation, AcquireLock):
+            if lock is not None and lock.ends_ms > now:
+                return self._lease(0, lock)
+            return self._grant(index, operation)
+        if lock is None or (lock.owner, lock.token) != (operation.owner, operation.token):
+            return self._lease(0, lock)
+        if isinstance(operation, ReleaseLock):
+            self._drop(key)
+            return Lease(1, operation.owner, operation.token, 0)
+        if lock.ends_ms <= now:
+            return self._lease(0, lock)  # whoever asks for it next may have been promised it already
+        lock.ends_ms = now + operation.lease_ms
+        return self._lease(1, lock)
+
+    def _grant(self, index: int, operation: AcquireLock) -> Lease:
+        self._drop(operation.key)
+        if len(self.locks) >= _LOCKS_KEPT:
+            for key in [key for key, each in self.locks.items() if each.ends_ms <= self.clock_ms]:
+                self._drop(key)
+        lock = Lock(operation.owner, index, self.clock_ms + operation.lease_ms)
+        self.locks[operation.key] = lock
+        self._bytes += ITEM_BYTES + len(operation.key) + len(operation.owner)
+        return self._lease(1, lock)
+
+    def _drop(self, key: bytes) -> None:
+        lock = self.locks.pop(key, None)
+        if lock is not None:
+            self._bytes -= ITEM_BYTES + len(key) + len(lock.owner)
+
+    def _lease(self, granted: int, lock: Lock | None) -> Lease:
+        if lock is None:
+            return Lease(0, b"", -1, 0)
+        return Lease(granted, lock.owner, lock.token, max(lock.ends_ms - self.clock_ms, 0))
+
+    # -- reads -------------------------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key."""
+        value: bytes | None = self.values.get(key)
+        return value
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return pairs from `start` to before `end` (empty: to the last), at most `limit` and what an answer holds."""
+        found: list[tuple[bytes, bytes]] = []
+        size = 0
+        for key in self.values.irange(start, end or None, inclusive=(True, False)):
+            value = self.values[key]
+            size += len(key) + len(value)
+            if len(found) == limit or (found and size > RESULTS_SIZE_MAX):
+                break
+            found.append((key, value))
+        return found
+
+    def _range(self, start: bytes, end: bytes) -> list[bytes]:
+        return list(self.values.irange(start, end or None, inclusive=(True, False)))
+
+    def digest(self) -> str:
+        """Return a hash of the whole state: equal on members that have applied the same entries."""
+        told = hashlib.sha256()
+        locks = sorted((key, each.owner, each.token, each.ends_ms) for key, each in self.locks.items())
+        sessions = [
+            (
+                id,
+                lowest,
+                [(seq, each.status, encode_items(each.results)) for seq, each in sorted(outcomes.items())],
+            )
+            for id, lowest, outcomes in self.sessions
+        ]
+        for part in (
+            self.region, self.applied, self.clock_ms, self.leader, list(self.values.items()),
+            sorted(self.sequences.items()), locks, sessions, self.used_bytes,
+        ):  # fmt: skip
+            told.update(repr(part).encode())
+        return told.hexdigest()
+
+
+def _largest(operations: Iterable[Operation]) -> dict[bytes, int]:
+    """Return the size of the largest value that operations store, by key."""
+    sizes: dict[bytes, int] = {}
+    for each in operations:
+        if isinstance(each, Put | PutIfAbsent | ComparePut):
+            sizes[each.key] = max(sizes.get(each.key, 0), len(each.value or b""))
+    return sizes

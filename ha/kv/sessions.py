@@ -1,0 +1,83 @@
+"""The sessions of clients: a write that stands in the log twice is applied once, and answered twice alike.
+
+A session keeps the outcomes of its writes from the lowest one that its client has no answer to. An id is the index of
+the entry that opened the session, so none is given twice. Sessions are bounded in number: the one that was used the
+longest ago, in the order of the log, goes first. Its client then hears that it expired, and never a wrong answer.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from ropewalk.format.kv.commands import Outcome, Status
+from ropewalk.format.kv.items import Lease, Swapped
+
+SESSIONS_MAX: Final = 10_000
+WINDOW: Final = 256
+"""How far the seq of a write may be ahead of the lowest unanswered one."""
+_ITEM_BYTES: Final = 100
+
+
+class _Session(Struct):
+    lowest: int
+    outcomes: dict[int, Outcome]
+
+
+class Sessions:
+    """All sessions of a region."""
+
+    def __init__(self, count_max: int = SESSIONS_MAX) -> None:
+        self.bytes = 0
+        """What sessions and kept outcomes count as, of the memory that a region may use."""
+        self._count_max = count_max
+        self._sessions: OrderedDict[int, _Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[tuple[int, int, dict[int, Outcome]]]:
+        return ((id, each.lowest, each.outcomes) for id, each in self._sessions.items())
+
+    def open(self, id: int) -> None:
+        """Begin a session; the one that is idle for the longest goes if there are too many."""
+        self._sessions[id] = _Session(1, {})
+        self.bytes += _ITEM_BYTES
+        if len(self._sessions) > self._count_max:
+            _id, gone = self._sessions.popitem(last=False)
+            self.bytes -= _ITEM_BYTES + sum(map(_size_of, gone.outcomes.values()))
+
+    def begin(self, id: int, seq: int, lowest: int) -> Outcome | None:
+        """Return the outcome of a write that is not to be applied (again); None of one that is to be."""
+        session = self._sessions.get(id)
+        if session is None:
+            return Outcome(Status.SESSION_EXPIRED)
+        self._sessions.move_to_end(id)
+        if lowest > session.lowest:
+            session.lowest = lowest
+            for answered in [each for each in session.outcomes if each < lowest]:
+                self.bytes -= _size_of(session.outcomes.pop(answered))
+        if (outcome := session.outcomes.get(seq)) is not None:
+            return outcome
+        if not session.lowest <= seq < session.lowest + WINDOW:
+            return Outcome(Status.STALE)
+        return None
+
+    def keep(self, id: int, seq: int, outcome: Outcome) -> None:
+        """Note the outcome of a write for the case that it is sent again."""
+        self._sessions[id].outcomes[seq] = outcome
+        self.bytes += _size_of(outcome)
+
+
+def _size_of(outcome: Outcome) -> int:
+    size = _ITEM_BYTES
+    for result in outcome.results:
+        size += _ITEM_BYTES
+        if isinstance(result, Swapped):
+            size += len(result.value or b"")
+        elif isinstance(result, Lease):
+            size += len(result.owner)
+    return size

@@ -1,0 +1,141 @@
+"""Commands in a region's log, and the outcomes that its clients are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from struct import Struct as Layout
+from struct import error as LayoutError
+from typing import Final
+
+from msgspec import Struct
+
+from ropewalk.errors import CorruptRecord
+from ropewalk.format.kv.items import (
+    Operation,
+    Result,
+    decode_operations,
+    decode_results,
+    decode_values,
+    encode_items,
+    encode_values,
+)
+
+_COMMAND: Final = Layout(">Bq")
+_WRITE: Final = Layout(">qqqq")
+
+
+class Status(IntEnum):
+    """The outcome of a request to a region."""
+
+    OK = 0
+    WRONG_EPOCH = 1
+    """The region is not cut as the client believes; nothing was done."""
+    SESSION_EXPIRED = 2
+    """The session is not known any more: whether an earlier attempt was applied, nobody can tell."""
+    STALE = 3
+    """The write was answered before, or is too far ahead of the lowest unanswered one; nothing was done."""
+    FULL = 4
+    """`kvMemoryMax` would be passed; nothing was done."""
+    TOO_LARGE = 5
+    """The results would be larger than an answer may be; nothing was done."""
+    FENCED = 6
+    """The lock of a `Guard` was granted to another one since; nothing was done."""
+
+
+class Outcome(Struct, frozen=True):
+    """The end of a write."""
+
+    status: Status
+    results: tuple[Result, ...] = ()
+
+
+# -- commands ----------------------------------------------------------------------------------------------
+
+
+class OpenTerm(Struct, frozen=True):
+    """The first entry of a term."""
+
+    stamp_ms: int
+    leader: str
+    """The address at which clients reach the leader."""
+
+
+class OpenSession(Struct, frozen=True):
+    """A client's wish for a session."""
+
+    stamp_ms: int
+
+
+class Write(Struct, frozen=True):
+    """Operations of a session, which are applied together and once."""
+
+    stamp_ms: int
+    session: int
+    seq: int
+    lowest: int
+    """The lowest seq that the client has no answer to."""
+    epoch: int
+    operations: tuple[Operation, ...]
+
+
+Command = OpenTerm | OpenSession | Write
+_OPEN, _SESSION, _WRITES = 1, 2, 3
+
+
+def encode_outcome(outcome: Outcome) -> bytes:
+    """Return the body of an answer to a write."""
+    return bytes((outcome.status,)) + encode_items(outcome.results)
+
+
+def decode_outcome(data: bytes | memoryview) -> Outcome:
+    """Return the outcome in an answer. Raises `CorruptRecord`."""
+    status = _status(data)
+    return Outcome(status, decode_results(data[1:]))
+
+
+def encode_found(status: Status, values: Sequence[bytes | None] = ()) -> bytes:
+    """Return the body of an answer to a read."""
+    return bytes((status,)) + encode_values(values)
+
+
+def decode_found(data: bytes | memoryview) -> tuple[Status, list[bytes | None]]:
+    """Return status and values in an answer to a read. Raises `CorruptRecord`."""
+    return _status(data), decode_values(data[1:])
+
+
+def _status(data: bytes | memoryview) -> Status:
+    if not data or data[0] not in set(Status):
+        raise CorruptRecord("an answer of the key-value store begins with its status")
+    return Status(data[0])
+
+
+def encode_command(command: Command) -> bytes:
+    """Return a command as it stands in a region's log."""
+    stamp = command.stamp_ms
+    match command:
+        case OpenTerm():
+            return _COMMAND.pack(_OPEN, stamp) + command.leader.encode()
+        case OpenSession():
+            return _COMMAND.pack(_SESSION, stamp)
+        case Write():
+            head = _WRITE.pack(command.session, command.seq, command.lowest, command.epoch)
+            return _COMMAND.pack(_WRITES, stamp) + head + encode_items(command.operations)
+
+
+def decode_command(data: bytes | memoryview) -> Command:
+    """Return the command in a log's record. Raises `CorruptRecord`."""
+    try:
+        kind, stamp = _COMMAND.unpack_from(data)
+        rest = memoryview(data)[_COMMAND.size :]
+        if kind == _OPEN:
+            return OpenTerm(stamp, bytes(rest).decode())
+        if kind == _SESSION:
+            return OpenSession(stamp)
+        if kind == _WRITES:
+            operations = decode_operations(rest[_WRITE.size :])
+            session, seq, lowest, epoch = _WRITE.unpack_from(rest)
+            return Write(stamp, session, seq, lowest, epoch, operations)
+    except (LayoutError, UnicodeDecodeError) as exc:
+        raise CorruptRecord(f"a command of the key-value store is cut off or damaged: {exc}") from exc
+    raise CorruptRecord(f"no command of the key-value store is of kind {kind}")

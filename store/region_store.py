@@ -1,0 +1,218 @@
+"""`RegionStore`: the log of a region of the key-value store, and its entries given to the region's machine in order.
+
+    <root>/data/<20 digits>        entries, in segments of 16 MiB
+    <root>/currterm, checkpoint    as in DLedger mode
+    <root>/notes/...               commit, doubt, cut, identity
+    <root>/tails, diverged         what recovery cut, and what another leader's entries replaced
+
+It is the `ReplicaStore` and the log in one, with a flusher and helpers of its own. What is *shown* is what the machine
+has applied: `apply` is called with each committed entry, once and in order, on a leader and on a follower alike. A
+start applies everything through the commit point that was written down, from the first entry on: there are no
+snapshots, and nothing is ever removed from the log.
+
+The body of an entry is a record of RocketMQ's format in an internal topic, whose body is the command. So recovery tells
+whole entries from torn ones as it does for messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head
+from ropewalk.format.names import KV_TOPIC
+from ropewalk.format.record import decode_record, encode_record, record_size
+from store.entries.entry_log import EntryLog
+from store.entries.files import LogPoint
+from store.entry_host import EntryHost
+from store.io.disk import Disk
+from store.io.workers import Completions, Flusher, Helpers
+from store.log.commitlog import CommitLog, StoreDamaged
+from store.log.entry_writer import WrittenRun
+from store.log.placing import ENTRY
+from store.log.preallocate import Preallocator
+from store.log.segment import Segment
+from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
+
+__all__ = ["RegionStore"]
+
+SEGMENT_SIZE: Final = 16 << 20
+_TURN_ENTRIES: Final = 500
+_TURN_BYTES: Final = 1 << 20
+"""How much is applied in one turn, so that heartbeats are answered in between."""
+_FILL_WINDOW: Final = 1 << 20
+_FILL_IDLE: Final = 256 << 10
+_NO_HOST: Final = bytes(8)
+
+Apply = Callable[[int, int, bytes], None]
+"""Called with index, term and command of a committed entry."""
+
+
+class RegionStore:
+    """See the module docstring. The loop owns it."""
+
+    def __init__(
+        self,
+        root: Path,
+        disk: Disk,
+        completions: Completions,
+        apply: Apply,
+        term_command: Callable[[], bytes],
+        segment_size: int = SEGMENT_SIZE,
+        helpers: Helpers | None = None,
+    ) -> None:
+        """`term_command` returns the command that opens a term."""
+        self.log = CommitLog(root / "data", segment_size, disk, ENTRY)
+        self.entries = EntryLog(root, root / "notes", root / "tails", self.log, disk)
+        self.full: str | None = None
+        """Why nothing can be appended at the moment."""
+        self._root = root
+        self._disk = disk
+        self._completions = completions
+        self._helpers = helpers or Helpers()
+        self._apply = apply
+        self._term_command = term_command
+        self._applied: LogPoint = (-1, -1, 0)
+        self._leads = False
+        self._preallocator = Preallocator(
+            self.log, disk, segment_size, _FILL_WINDOW, _FILL_IDLE, True, self._helpers, completions
+        )
+        self._flusher: Flusher
+        self._host: EntryHost
+
+    # -- open and close ----------------------------------------------------------------------------------
+
+    def open(self) -> tuple[str, ...]:
+        """Recover, and apply the entries that are known to be committed; return the findings of recovery. Blocks.
+
+        Raises `StoreDamaged`.
+        """
+        self.log.load()
+        found = self.entries.recover()
+        for file in self.log.unflushed(self.log.end_offset):
+            file.sync()  # what a kill left in the page cache will be vouched for
+        self._flusher = self._helpers.flusher(self._completions, self._flushed)
+        self._host = EntryHost(self.log, self._flusher, self._preallocator)
+        self._preallocator.begin(self.log.end_offset)
+        self.entries.begin(
+            self._host,
+            self._completions,
+            self._helpers.worker("ropewalk-kv-entries", self._completions),
+            self._helpers.worker("ropewalk-kv-laggards", self._completions),
+        )
+        while self._applied[2] < found.commit_pos:
+            self._apply_next()
+        self.log.flushed_offset = found.commit_pos
+        return found.findings
+
+    def tick(self, now_ms: int) -> None:
+        """Do the work of time: waiting orders, the note of the commit point, zeros ahead of the writer."""
+        self.entries.tick(now_ms)
+        self._preallocator.tick(now_ms)
+
+    def close(self) -> None:
+        """Put everything on disk. Blocks."""
+        self._host.request_flush()
+        self._flusher.stop()
+        self._completions.run()
+        self.entries.close()
+        self._preallocator.stop()
+        self._completions.run()
+        self.log.close()
+
+    def _flushed(self, offset: int) -> None:
+        self._host.flushed_offset = offset
+        self._claim_flushed()
+        self.entries.flushed(offset)
+
+    def _claim_flushed(self) -> None:
+        """Count as flushed, for the log's files, what is on disk and applied: no cut takes that away."""
+        claimed = min(self._host.flushed_offset, self._applied[2])
+        self.log.flushed_offset = max(self.log.flushed_offset, claimed)
+
+    # -- leading -----------------------------------------------------------------------------------------
+
+    def lead(self, term: int, next_index: int) -> bool:
+        """Open the log to `append` for this term. True: commands are judged when applied, so nothing is prepared."""
+        if not self._leads:
+            self.entries.writer.begin(term, next_index)
+            self._leads = True
+        return True
+
+    def follow(self) -> None:
+        """Close the log to `append`."""
+        self._leads = False
+        self.entries.writer.forget()
+
+    def append_term_record(self, body: bytes) -> bool:
+        """Append the command that opens a term; False while there is no room. `body` is for logs of messages."""
+        return self.append(self._term_command()) is not None
+
+    def append(self, command: bytes) -> int | None:
+        """Append a command as the leader, and return its index; None while there is no room for it."""
+        assert self._leads, "only a leader appends"
+        size = HEAD_SIZE + record_size(len(KV_TOPIC), len(command), 0)
+        segment = self._segment_for(size)
+        if segment is None:
+            return None
+        writer = self.entries.writer
+        index = writer.next_index
+        place = segment.base_offset + segment.write_position
+        record = encode_record(
+            KV_TOPIC.encode(), 0, 0, index, place + HEAD_SIZE, 0, 0, _NO_HOST, 0, _NO_HOST, 0, 0, command, b""
+        )
+        assert HEAD_SIZE + len(record) == size, (len(record), size)
+        writer(segment, [record])
+        return index
+
+    def _segment_for(self, size: int) -> Segment | None:
+        log, host = self.log, self._host
+        last = log.segments[-1] if log.segments else None
+        if last is not None and last.has_room_for(size):
+            return last
+        base = last.end_offset if last is not None else 0
+        self.full = self._preallocator.full
+        is_ready = log.spare is not None and log.spare.base_offset == base
+        if not is_ready or (last is not None and host.flushed_offset < last.base_offset):
+            begun = host.next_segment(base)  # begins none, and has it made, or the log flushed
+            assert begun is None, base
+            return None
+        if last is not None and last.write_position < last.size:
+            last.seal()
+        return host.next_segment(base)
+
+    def take_appended(self, bytes_max: int) -> Sequence[WrittenRun]:
+        """Return the runs appended since the last call, in order, as (first, count, term, pos, size, bytes)."""
+        return self.entries.writer.take(bytes_max, self.log.segment_size) if self._leads else ()
+
+    # -- applying ----------------------------------------------------------------------------------------
+
+    def show_through(self, index: int, term: int, pos: int) -> LogPoint:
+        """Apply the committed entries through this point, a turn's share of them; return the last applied one."""
+        begin = self._applied
+        while self._applied[2] < pos:
+            if self._applied[0] - begin[0] >= _TURN_ENTRIES or self._applied[2] - begin[2] >= _TURN_BYTES:
+                break
+            self._apply_next()
+        self._claim_flushed()
+        return self._applied
+
+    def _apply_next(self) -> None:
+        at = self._applied[2]
+        segment = self.log.find(at)
+        seen = scan_record(segment, at - segment.base_offset) if segment is not None else NoRecord.BLANK
+        if seen is NoRecord.FILLER and segment is not None:
+            segment = self.log.find(segment.end_offset)
+            seen = scan_record(segment, 0) if segment is not None else NoRecord.BLANK
+        if segment is None or not isinstance(seen, ScannedRecord):
+            raise StoreDamaged(
+                f"there is no whole entry at offset {at} of the log in {self.log.directory}, which is committed: stop "
+                "this member, put a copy of another member's store in its place (under its own dledger-ID name), and "
+                "start it again"
+            )
+        position = seen.offset - segment.base_offset
+        head = decode_head(segment.map[position - HEAD_SIZE : position])
+        record = decode_record(segment.map[position : position + seen.size])
+        self._applied = head.index, head.term, seen.end
+        self._apply(head.index, head.term, record.body)

@@ -1,0 +1,286 @@
+"""A region in three members' processes: writes at its leader, reads anywhere, and who is told what when it dies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from broker.kv.region import KvRegion
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.format.kv.commands import Outcome, Status, decode_found, decode_outcome
+from ropewalk.format.kv.items import (
+    Count,
+    NextSequence,
+    Operation,
+    Put,
+    encode_items,
+    encode_values,
+)
+from ropewalk.format.remoting import Command
+from store.log.commitlog import StoreDamaged
+from tests.broker.harness import Client
+from tests.support.ledger_brokers import LedgerBrokers, Member
+
+REGION: dict[str, object] = {"region": 0, "epoch": 1}
+
+
+class KvGroup(LedgerBrokers):
+    """Members that serve a region."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, ropewalkKvRegions=1)
+
+    def region_leader(self) -> Member:
+        """Return the member that leads the region, once all that can be reached follow it."""
+
+        def agreed() -> bool:
+            near = [each for index, each in self.members.items() if index not in self.apart]
+            leaders = [each for each in near if region(each).leads]
+            return len(leaders) == 1 and all(
+                region(each).ledger.standing.leader == leaders[0].id and region(each).machine.leader
+                for each in near
+            )
+
+        self.until(agreed, "one leader of the region")
+        return next(
+            each for index, each in self.members.items() if region(each).leads and index not in self.apart
+        )
+
+    def all_applied(self) -> None:
+        """Wait until all members have applied the same entries."""
+        self.until(
+            lambda: (
+                len({region(each).machine.applied for each in self.members.values()}) == 1
+                and len({region(each).ledger.commit.index for each in self.members.values()}) == 1
+            ),
+            "all have applied the same",
+        )
+        assert len({region(each).machine.digest() for each in self.members.values()}) == 1
+
+
+def region(member: Member) -> KvRegion:
+    assert member.member.region is not None
+    return member.member.region
+
+
+class Session:
+    """A session, which goes to whichever member it is told."""
+
+    def __init__(self, leader: Member) -> None:
+        answer = leader.connect().call(RequestCode.ROPEWALK_KV_SESSION, REGION)
+        (result,) = decode_outcome(answer.body).results
+        assert isinstance(result, Count)
+        self.id = result.number
+        self.seq = 0
+
+    def request(
+        self, *operations: Operation, seq: int = 0, lowest: int = 0
+    ) -> tuple[int, dict[str, object], bytes]:
+        if not seq:
+            self.seq = seq = self.seq + 1
+        header = {**REGION, "session": self.id, "seq": seq, "lowest": lowest or seq}
+        return RequestCode.ROPEWALK_KV_WRITE, header, encode_items(operations)
+
+    def write(self, member: Member, *operations: Operation, seq: int = 0) -> Outcome:
+        return outcome_of(member.connect().call(*self.request(*operations, seq=seq)))
+
+
+def outcome_of(answer: Command) -> Outcome:
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return decode_outcome(answer.body)
+
+
+def get(member: Member, *keys: bytes, **options: object) -> list[bytes | None]:
+    answer = member.connect().call(RequestCode.ROPEWALK_KV_MULTI_GET, REGION | options, encode_values(keys))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    status, found = decode_found(answer.body)
+    assert status is Status.OK
+    return found
+
+
+def test_what_was_answered_at_the_leader_is_read_at_once_at_every_member(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        leader = group.region_leader()
+        session = Session(leader)
+        for number in range(5):
+            session.write(leader, Put(b"k", b"%d" % number), Put(b"l", b"x"))
+            for member in group.members.values():
+                assert get(member, b"k", b"none", b"l") == [b"%d" % number, None, b"x"], member.id
+        group.all_applied()
+
+
+def test_a_follower_takes_no_write_and_tells_where_the_leader_is(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        leader = group.region_leader()
+        session = Session(leader)
+        follower = next(each for each in group.members.values() if each is not leader)
+        answer = follower.connect().call(*session.request(Put(b"k", b"v")))
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert answer.ext["leader"] == ":".join(map(str, leader.broker.address))
+        assert f"the leader it knows is {leader.id}" in (answer.remark or "")
+
+
+def test_a_write_of_which_the_answer_was_lost_is_applied_once_by_the_next_leader(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        old = group.region_leader()
+        session = Session(old)
+        assert session.write(old, NextSequence(b"s", 1)).results == (Count(0),)
+        group.stop(int(old.id[1]))  # its client never hears of the write
+        new = group.region_leader()
+        assert session.write(new, NextSequence(b"s", 1), seq=1).results == (Count(0),)
+        assert session.write(new, NextSequence(b"s", 1)).results == (Count(1),)
+        group.start(int(old.id[1]))
+        group.region_leader()
+        group.all_applied()
+
+
+def test_a_leader_that_is_cut_off_tells_writers_that_the_outcome_is_unknown_and_serves_no_read(
+    tmp_path: Path,
+) -> None:
+    with KvGroup(tmp_path) as group:
+        old = group.region_leader()
+        session = Session(old)
+        session.write(old, Put(b"k", b"old"))
+        group.apart.add(int(old.id[1]))
+        old.cut_off()
+        client = old.connect()
+        written = client.ask(*session.request(Put(b"k", b"lost"), seq=2))
+        read = client.ask(RequestCode.ROPEWALK_KV_GET, REGION, encode_values([b"k"]))
+        new = group.region_leader()
+        assert new is not old
+        other = Session(new)
+        other.write(new, Put(b"k", b"new"))
+        answers: dict[int, Command] = {}
+
+        def all_answered() -> bool:
+            answers.update({answer.opaque: answer for answer in client.answers()})
+            return len(answers) == 2
+
+        group.until(all_answered, lambda: str(answers))
+        assert answers[written].code == ResponseCode.SYSTEM_ERROR and "TERM_CHANGED" in (
+            answers[written].remark or ""
+        )
+        assert answers[read].code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert get(old, b"k", unsafe="true") == [b"old"], "what was asked for is what it has, however old"
+        group.apart.clear()
+        group.all_applied()
+        assert get(old, b"k") == [b"new"]
+
+
+def test_a_restart_of_all_members_has_the_state_that_was_answered(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        leader = group.region_leader()
+        session = Session(leader)
+        for number in range(20):
+            session.write(leader, Put(b"%02d" % number, b"x" * 1000))
+        for index in list(group.members):
+            group.stop(index)
+        for index in range(3):
+            group.start(index)
+        leader = group.region_leader()
+        assert get(leader, b"00", b"19") == [b"x" * 1000] * 2
+        assert session.write(leader, Put(b"19", b"y"), seq=20).status is Status.OK
+        assert get(leader, b"19") == [b"x" * 1000], "the session has outlived the restart, too"
+
+
+def test_a_member_that_was_away_catches_up(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        leader = group.region_leader()
+        away = next(index for index, each in group.members.items() if each is not leader)
+        group.stop(away)
+        session = Session(leader)
+        for number in range(50):
+            session.write(leader, Put(b"%02d" % number, b"x" * 10_000))
+        group.start(away)
+        group.until(lambda: len(region(group.members[away]).machine.values) == 50, "it has caught up")
+        assert get(group.members[away], b"49") == [b"x" * 10_000]
+
+
+def test_a_member_whose_region_was_wiped_does_not_start(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        leader = group.region_leader()
+        Session(leader)
+        wiped = next(index for index, each in group.members.items() if each is not leader)
+        group.stop(wiped)
+        (tmp_path / f"n{wiped}" / "kv").rename(tmp_path / "gone")
+        with pytest.raises(StoreDamaged, match="Put it back"):
+            group.start(wiped)
+
+
+def refused(client: Client, code: int, ext: dict[str, object], body: bytes = b"") -> str:
+    answer = client.call(code, ext, body)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    return answer.remark or ""
+
+
+def test_requests_that_mean_nothing_are_refused_in_words(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        leader = group.region_leader()
+        client, session = leader.connect(), Session(leader)
+        key = encode_values([b"k"])
+        assert "region" in refused(client, RequestCode.ROPEWALK_KV_GET, {"epoch": 1}, key)
+        assert "no region 7" in refused(client, RequestCode.ROPEWALK_KV_GET, {"region": 7, "epoch": 1}, key)
+        assert "end within a field" in refused(client, RequestCode.ROPEWALK_KV_GET, REGION, b"\0\0\0\1")
+        assert "1 to 4096 bytes" in refused(client, RequestCode.ROPEWALK_KV_GET, REGION, encode_values([b""]))
+        assert "1 to 1000 keys" in refused(
+            client, RequestCode.ROPEWALK_KV_MULTI_GET, REGION, encode_values([])
+        )
+        assert "a start, an end" in refused(client, RequestCode.ROPEWALK_KV_SCAN, REGION, key)
+        _code, header, _body = session.request(Put(b"k", b"v"))
+        assert "1 to 1000 operations" in refused(
+            client, RequestCode.ROPEWALK_KV_WRITE, header, encode_items([])
+        )
+        assert "no kind" in refused(client, RequestCode.ROPEWALK_KV_WRITE, header, encode_items([Count(1)]))
+
+
+def test_another_epoch_is_refused_for_reads_and_writes_alike(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        leader = group.region_leader()
+        session = Session(leader)
+        code, header, body = session.request(Put(b"k", b"v"))
+        assert (
+            outcome_of(leader.connect().call(code, header | {"epoch": 2}, body)).status is Status.WRONG_EPOCH
+        )
+        answer = leader.connect().call(
+            RequestCode.ROPEWALK_KV_GET, REGION | {"epoch": 2}, encode_values([b"k"])
+        )
+        assert decode_found(answer.body)[0] is Status.WRONG_EPOCH
+
+
+def test_every_member_tells_where_the_leader_is_and_how_far_it_is_itself(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        leader = group.region_leader()
+        Session(leader)
+        group.all_applied()
+        for member in group.members.values():
+            (told,) = msgspec.json.decode(member.connect().call(RequestCode.ROPEWALK_KV_REGIONS).body)[
+                "regions"
+            ]
+            assert told == {
+                "id": 0, "start": "", "end": "", "epoch": 1, "leader": ":".join(map(str, leader.broker.address)),
+            }  # fmt: skip
+            (status,) = msgspec.json.decode(member.connect().call(RequestCode.ROPEWALK_KV_STATUS).body)[
+                "regions"
+            ]
+            assert status["leads"] is (member is leader) and status["sessions"] == 1
+
+
+def test_members_without_the_key_serve_no_key_value_store(tmp_path: Path) -> None:
+    with LedgerBrokers(tmp_path, size=1) as group:
+        leader = group.leader()
+        answer = leader.connect().call(RequestCode.ROPEWALK_KV_REGIONS)
+        assert answer.code == ResponseCode.ILLEGAL_OPERATION and "ropewalkKvRegions" in (answer.remark or "")
+        assert not (tmp_path / "n0" / "kv").exists()
+
+
+def test_messages_and_the_region_share_links_and_each_has_its_own_log(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        leader, region_leader = group.leader(), group.region_leader()
+        session = Session(region_leader)
+        for number in range(5):
+            assert leader.connect().send("T", b"%d" % number, queueId=0).code == ResponseCode.SUCCESS
+            session.write(region_leader, Put(b"k", b"%d" % number))
+        assert len(region_leader.ends) == 4, "two links to each of two members"
+        assert get(leader, b"k") == [b"4"]

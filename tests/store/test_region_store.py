@@ -1,0 +1,120 @@
+"""The log of a region: what is appended is applied in order, and again by the next start."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from ropewalk.format.dledger.entry import HEAD_SIZE
+from store.io.disk import Disk
+from store.io.workers import Completions
+from store.log.commitlog import StoreDamaged
+from store.region_store import RegionStore
+
+SEGMENT = 64 << 10
+TERM = b"a term"
+
+
+class Region:
+    """A region's store that leads by itself, and the commands that were applied."""
+
+    def __init__(self, root: Path) -> None:
+        self.applied: list[tuple[int, int, bytes]] = []
+        self.completions = Completions(lambda: None)
+        self.store = RegionStore(
+            root, Disk(), self.completions, lambda *entry: self.applied.append(entry), lambda: TERM, SEGMENT
+        )
+        self.findings = self.store.open()
+
+    def settle(self) -> None:
+        time.sleep(0.002)
+        self.completions.run()
+        self.store.tick(time.monotonic_ns() // 1_000_000)
+
+    def lead(self, term: int) -> None:
+        entries = self.store.entries
+        entries.save(term, "n0", lambda: None)
+        assert self.store.lead(term, entries.end[0] + 1)
+        while not self.store.append_term_record(b""):
+            self.settle()
+
+    def append(self, command: bytes) -> int:
+        while (index := self.store.append(command)) is None:
+            self.settle()
+        self.store.take_appended(1 << 20)
+        return index
+
+    def commit(self) -> None:
+        """Have all of it flushed, committed and applied."""
+        entries, flushed = self.store.entries, [False]
+
+        def done(point: tuple[int, int, int], cuts: int) -> None:
+            flushed[0] = True
+
+        entries.flush(done)
+        while not flushed[0]:
+            self.settle()
+        end = entries.end
+        entries.committed(*end)
+        while self.store.show_through(*end)[0] < end[0]:
+            pass
+
+
+def filled(root: Path) -> list[tuple[int, int, bytes]]:
+    """Return the entries of a region that was led and stopped."""
+    region = Region(root)
+    region.lead(1)
+    draw = random.Random(32)
+    commands = [draw.randbytes(draw.choice((1, 300, 20_000))) for _ in range(60)]
+    assert [region.append(each) for each in commands] == list(range(1, 61))
+    region.commit()
+    region.store.close()
+    assert region.applied == [(0, 1, TERM), *((number, 1, each) for number, each in enumerate(commands, 1))]
+    return region.applied
+
+
+def test_a_start_applies_everything_again_over_many_files(tmp_path: Path) -> None:
+    applied = filled(tmp_path)
+    again = Region(tmp_path)
+    assert again.applied == applied and again.findings == ()
+    assert len(again.store.log.segments) > 3
+    again.lead(2)
+    assert again.append(b"next") == 62
+    again.commit()
+    assert again.applied[-2:] == [(61, 2, TERM), (62, 2, b"next")]
+    again.store.close()
+
+
+def test_what_was_not_committed_is_not_applied_by_a_start(tmp_path: Path) -> None:
+    applied = filled(tmp_path)
+    region = Region(tmp_path)
+    region.lead(2)
+    region.append(b"of nobody")
+    region.store.close()
+    again = Region(tmp_path)
+    assert again.applied == applied
+    assert again.store.entries.end[0] == 62, "a leader may commit it yet"
+    again.store.close()
+
+
+def test_a_damaged_command_stops_the_start_and_is_not_passed_over(tmp_path: Path) -> None:
+    filled(tmp_path)
+    path = sorted((tmp_path / "data").iterdir())[0]
+    data = bytearray(path.read_bytes())
+    data[HEAD_SIZE + 140] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StoreDamaged, match="there is no whole entry"):
+        Region(tmp_path)
+
+
+def test_after_it_was_told_to_follow_nothing_of_the_old_term_is_handed_out(tmp_path: Path) -> None:
+    region = Region(tmp_path)
+    region.lead(1)
+    region.store.take_appended(1 << 20)
+    region.store.append(b"x")
+    region.store.follow()
+    assert region.store.take_appended(1 << 20) == ()
+    region.store.close()
