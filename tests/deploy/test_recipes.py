@@ -66,7 +66,9 @@ def test_sizes_and_bounds_of_sizing_are_those_of_the_store() -> None:
 
 
 def test_a_slave_is_ready_and_the_pages_say_so(tmp_path: Path) -> None:
-    with InProcess(config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="127.0.0.1:1")) as slave:
+    with InProcess(
+        config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="127.0.0.1:1")
+    ) as slave:
         assert slave.broker.context.unready() == ()
         assert slave.connect().send("T").code != ResponseCode.SUCCESS, "it takes no messages"
     pages = {

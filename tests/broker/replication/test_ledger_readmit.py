@@ -181,3 +181,28 @@ def test_a_group_that_lost_all_its_disks_begins_again_with_copies_of_one_backup(
             lambda: all(bodies(each) == [b"1", b"2", b"3"] for each in group.members.values()), "equal logs"
         )
         assert not any(is_learner(each) for each in group.members.values())
+
+
+def test_a_lost_disk_is_lost_to_every_group_that_shares_the_links(tmp_path: Path) -> None:
+    def learners(member: Member) -> list[bool]:
+        region = member.member.region
+        assert region is not None
+        return [is_learner(member), region.ledger.core.readmission.is_learner]
+
+    with LedgerBrokers(tmp_path, ropewalkKvRegions="1") as group:
+        send(group, b"1")
+        group.until(
+            lambda: any(each.member.region and each.member.region.leads for each in group.members.values()),
+            "a region's leader",
+        )
+        lost = lose_disk(group, 2)
+        group.until(lambda: lost.member.ledger.peers.status["n0"].refusal, "it is refused")
+        let_in(group, 2, 0)
+        group.until(lambda: learners(lost) == [True, True], "a learner of both")
+        let_in(group, 2, 1)
+        group.until(lambda: learners(lost) == [False, False], "a voter of both")
+        group.stop(2)
+        lost = group.start(2)
+        send(group, b"2")
+        group.until(lambda: bodies(lost) == [b"1", b"2"], "it follows")
+        assert learners(lost) == [False, False], "both are noted"
