@@ -30,7 +30,6 @@ from broker.context import BrokerContext
 from broker.intake import FastIntake
 from broker.kv.requests import KvRequests
 from broker.metrics.snapshot import Family, HistogramFamily, Metrics, Source
-from broker.namesrv.server import NameServer
 from broker.produce.fast.runs import SendRuns
 from broker.produce.request_reply import ReplyProcessor
 from broker.produce.send import SendProcessor, SendRules
@@ -69,7 +68,6 @@ from ropewalk.format import fastjson
 from ropewalk.format.index import Geometry
 from ropewalk.format.names import HIDDEN_TOPICS
 from ropewalk.format.record import encode_host
-from ropewalk.format.remoting import Command
 from ropewalk.format.sidecar import BLOCK_SIZE
 from store.io.disk import Disk
 from store.io.workers import Worker
@@ -814,17 +812,6 @@ class Broker:
         self.filters.prune(self.context.now_ms())
         for finding in self.clients.take_findings():
             log.warning("clients", finding=finding)
-
-
-def name_server_handlers(name_server: NameServer) -> Handlers:
-    """The name server's codes as a session's table."""
-    handlers = Handlers()
-
-    def handle(session: Session, request: Command) -> Command | None:
-        return name_server.handle(request, session)
-
-    handlers.cold = dict.fromkeys(name_server.codes, handle)
-    return handlers
 
 
 def _send_rules(config: BrokerConfig) -> SendRules:

@@ -270,13 +270,9 @@ class LedgerMember:
             return (
                 f"this member follows {standing.leader}, at {self.master_address or 'an address yet unknown'}"
             )
-        refused = [
-            f"{peer}: {status.refusal}"
-            for peer, status in sorted(self.ledger.peers.status.items())
-            if status.refusal
-        ]
-        return f"the group has no leader in term {standing.term}, as far as {self.me} knows" + (
-            f"; {self.me} is parted from {'; '.join(refused)}" if refused else ""
+        refused = sorted({each.refusal for each in self.ledger.peers.status.values() if each.refusal})
+        return "; ".join(
+            [f"the group has no leader in term {standing.term}, as far as {self.me} knows", *refused]
         )
 
     # -- turns ---------------------------------------------------------------------------------------

@@ -161,9 +161,8 @@ def refusal_of(
         )
     if known is not None and known != introduction.incarnation:
         return (
-            f"{introduction.id} came back with an empty store (incarnation {introduction.incarnation.hex()}, known is "
-            f"{known.hex()}): the entries that it had confirmed are lost, and its vote could elect a leader without "
-            f"them. If its disk was lost: `ropewalk admin dledger readmit {introduction.id}` "
+            f"{introduction.id} came back with an empty store, and its vote could elect a leader that lacks what it "
+            f"had confirmed. If its disk was lost: `ropewalk admin dledger readmit {introduction.id}` "
             "(docs/operate/dledger.md)"
         )
     return None

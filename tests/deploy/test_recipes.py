@@ -17,7 +17,8 @@ from tools.documents.metrics import families
 from tools.documents.sample import sample_broker
 
 PAGES = (
-    "adding-a-slave", "alerts", "backup", "deploy", "dledger", "hardening", "logs", "rolling-restart", "sizing",
+    "adding-a-slave", "alerts", "backup", "dead-letters", "deploy", "dledger", "hardening", "logs", "rolling-restart",
+    "sizing",
 )  # fmt: skip
 OTHERS = {"terminationGracePeriodSeconds"}
 """Names of that form which belong to other programs."""

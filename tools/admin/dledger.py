@@ -173,8 +173,12 @@ def _state(each: LedgerStatus) -> str:
         return f"opens its term: {each.why}"
     if each.leader:
         return f"follows {each.leader}"
-    parted = "; ".join(f"{peer.id}: {peer.why}" for peer in each.peers if peer.why and not peer.is_linked)
-    return f"knows no leader: {parted or each.why}"
+    parted: dict[str, list[str]] = {}
+    for peer in each.peers:
+        if peer.why and not peer.is_linked:
+            parted.setdefault(peer.why, []).append(peer.id)
+    words = "; ".join(f"no link to {', '.join(ids)} ({why})" for why, ids in parted.items())
+    return f"knows no leader: {words or each.why}"
 
 
 def _link(peer: LedgerPeerStatus) -> str:
