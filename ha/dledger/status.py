@@ -48,3 +48,5 @@ class LedgerStatus(Struct, frozen=True):
     """Whether this member lost its log, and does not vote before it has caught up."""
     unmet: tuple[MemberId, ...]
     """The members that have still to let this learner in."""
+    stuck: bool
+    """Whether its disk has no room for its log: it cannot lead."""

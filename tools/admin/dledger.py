@@ -158,6 +158,10 @@ def _silent(
 
 
 def _state(each: LedgerStatus) -> str:
+    return _place(each) + ("; its disk has no room for the log" if each.stuck else "")
+
+
+def _place(each: LedgerStatus) -> str:
     if each.leads:
         down = [
             f"{peer.id} ({peer.why})" if peer.why else peer.id for peer in each.peers if not peer.is_linked

@@ -175,6 +175,8 @@ class LedgerStatus:
     """Whether it lost its log, and does not vote before it has caught up."""
     unmet: tuple[str, ...]
     """The members that have still to let this learner in."""
+    stuck: bool
+    """Whether its disk has no room for its log: it cannot lead."""
 
 
 @_reads_a_peer
@@ -211,6 +213,7 @@ def read_ledger_status(member: BrokerMember, document: Document) -> LedgerStatus
         ),
         bool(document["is_learner"]),
         tuple(map(str, document["unmet"])),
+        bool(document.get("stuck", False)),
     )
 
 
