@@ -325,7 +325,8 @@ class LedgerMember:
     def load(self) -> None:
         data = self._context.disk.read_file(self._path)
         if data is not None:
-            self._known, self._readmitted = _noted(data, self._path)
+            self._known = _known(data, self._path)
+            self._readmitted = _decoded(data)[1]
 
     def open(self) -> None:
         """Begin as a follower; the store and the tables are loaded."""
@@ -511,6 +512,17 @@ class LedgerMember:
         return self._context.config.d_leger_group
 
 
+def _known(data: bytes, path: Path) -> dict[MemberId, bytes]:
+    try:
+        found = _decoded(data)
+        return {id: bytes.fromhex(text) for id, text in found[0].items() if text}
+    except (msgspec.MsgspecError, ValueError) as exc:
+        raise StoreConfigDamaged(
+            f"{path} cannot be read ({exc}). It tells a member that lost its log from one that did not: put back a "
+            "copy, or remove it if no member of the group was ever wiped"
+        ) from exc
+
+
 class _Readmitted(msgspec.Struct):
     """A member that was let in again after it had lost its log, with the incarnation that it has since."""
 
@@ -518,14 +530,8 @@ class _Readmitted(msgspec.Struct):
     """Empty until it is heard."""
 
 
-def _noted(data: bytes, path: Path) -> tuple[dict[MemberId, bytes], frozenset[MemberId]]:
-    try:
-        found = msgspec.json.decode(data, type=dict[str, str | _Readmitted])
-        texts = {id: each if isinstance(each, str) else each.readmitted for id, each in found.items()}
-        known = {id: bytes.fromhex(text) for id, text in texts.items() if text}
-        return known, frozenset(id for id, each in found.items() if not isinstance(each, str))
-    except (msgspec.MsgspecError, ValueError) as exc:
-        raise StoreConfigDamaged(
-            f"{path} cannot be read ({exc}). It tells a member that lost its log from one that did not: put back a "
-            "copy, or remove it if no member of the group was ever wiped"
-        ) from exc
+def _decoded(data: bytes) -> tuple[dict[MemberId, str], frozenset[MemberId]]:
+    """Return the incarnations of a note, and the members that were let in again. Raises `MsgspecError`."""
+    noted = msgspec.json.decode(data, type=dict[str, str | _Readmitted])
+    texts = {id: each if isinstance(each, str) else each.readmitted for id, each in noted.items()}
+    return texts, frozenset(id for id, each in noted.items() if not isinstance(each, str))

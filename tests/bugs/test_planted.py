@@ -18,7 +18,6 @@ from tests.sim.planted_in_deferred import BUGS as DEFERRED_BUGS
 from tests.sim.planted_in_group import BUGS as GROUP_BUGS
 from tests.sim.planted_in_store import BUGS as SIMULATION_BUGS
 from tests.sim.raft.planted import BUGS as RAFT_BUGS
-from tests.sim.raft.planted import LOST_LOG_BUGS as RAFT_LOST_LOG_BUGS
 from tests.sim.raft.planted import STORE_BUGS as RAFT_STORE_BUGS
 from tests.support.processes import checkout_environment
 from tests.tools.drill.planted import DRILL_BUGS
@@ -62,7 +61,7 @@ def tell(name: str, seed: int, began: float, found: str) -> None:
 def test_every_planted_bug_has_a_checker_that_must_find_it() -> None:
     assert plant.names() == sorted(
         {*FLUSH_BUGS, *CRASH_BUGS, *SIMULATION_BUGS, *GROUP_BUGS, *DEFERRED_BUGS}
-        | {*RAFT_BUGS, *RAFT_STORE_BUGS, *RAFT_LOST_LOG_BUGS, *DRILL_BUGS, *KV_BUGS}
+        | {*RAFT_BUGS, *RAFT_STORE_BUGS, *DRILL_BUGS, *KV_BUGS}
     )
 
 
