@@ -383,23 +383,21 @@ class LedgerMember:
     ) -> None:
         """Send the answer of `look` when this member's tables are those of the group (`BrokerContext.newest`).
 
-        A leader's tables are ahead of the log: it looks at once, and answers when that is on a quorum and a round of
-        heartbeats has shown that it leads still. A follower looks when it has applied all that was committed.
+        Every member looks when it shows all that was committed: also a leader, whose followers may show more while its
+        disk is slow. A leader's tables are ahead of the log, so its answer waits until what it saw is on a quorum.
         """
-        if self._leads:
-            answer = look()
-            self.ledger.read(lambda ok: self.logged(refuse, answer, send) if ok else send(refuse(_NO_LEADER)))
-            self._log_changes(offsets=True)
-            return
 
         def done(ok: bool) -> None:
             if not ok:
                 send(refuse(_NO_LEADER))
             elif self._leads:
-                self.read(look, refuse, send)
+                self.logged(refuse, look(), send)
+            elif self.state.is_ahead:
+                self.ledger.read(done)
             else:
                 send(look())
 
+        self._log_changes(offsets=True)
         self.ledger.read(done)
 
     def logged(

@@ -96,6 +96,8 @@ class LedgerState:
         self._sequence = 0
         """The place in the journal of offsets through which they are logged."""
         self._offsets_at = 0
+        self.is_ahead = False
+        """Whether this member led, and its tables have changes that no log may have: until the next leader's tables."""
         self.logged_end = 0
         """The log offset behind the last record that this member logged while it led."""
 
@@ -173,6 +175,7 @@ class LedgerState:
 
     def _replace(self, full: Document) -> None:
         context = self._context
+        self.is_ahead = False
         context.topics.adopt(
             {"topicConfigTable": full.get("topics", {}), "dataVersion": full.get("topicsVersion")}
         )
@@ -184,11 +187,9 @@ class LedgerState:
             }
         )
         context.topics_changed()
-        offsets, found = context.offsets, dict(_offsets(full.get("offsets", {})))
-        here = [(topic, group) for topic, group, _queues in offsets.pairs(len(offsets))]
-        offsets.replace([pair for pair in here if pair not in found], found.items())
+        context.offsets.adopt(dict(_offsets(full.get("offsets", {}))))
         self._keep_deliveries(full)
-        offsets.removed = []
+        context.offsets.removed = []
 
     def _keep_deliveries(self, change: Document) -> None:
         timers = self._context.timers
@@ -206,10 +207,11 @@ class LedgerState:
         """Begin to log the changes of this member's tables, all of them first."""
         self.catch_up()
         self._leads = self._is_full_due = True
+        self.is_ahead = False
 
     def follow(self) -> None:
         """Log nothing any more. What was not logged stays until the next leader's tables replace it."""
-        self._leads = False
+        self._leads, self.is_ahead = False, True
         self._waiting.clear()
         self._parts = []
         self._context.offsets.resets.clear()

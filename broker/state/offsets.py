@@ -204,6 +204,16 @@ class OffsetTable:
             for queue_id, offset in queues.items():
                 self.commit(group, topic, queue_id, offset)
 
+    def adopt(self, offsets: Mapping[tuple[str, str], Mapping[int, int]]) -> None:
+        """Become the table of a leader: take its offsets by (topic, group) pair, and forget what it has none of."""
+        self._remove([pair for pair in self._offsets if pair not in offsets])
+        for (topic, group), queues in self._offsets.items():
+            for queue_id in [each for each in queues if each not in offsets[topic, group]]:
+                del queues[queue_id]
+                self.journal.forget([(topic, group, queue_id)])
+                self.changed += 1
+        self.replace((), ((pair, dict(queues)) for pair, queues in offsets.items()))
+
     # -- what others see -------------------------------------------------------------------------------
 
     def to_wrapper(self, now_ms: int) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Run simulated lives of the shipped code: `python -m tests.sim --seeds 2000`, or one again with `--seed 17`.
 
-Three worlds: `store` is one store on a disk that forgets, `group` a master and two slaves with producers and an
-operator, `deferred` such a group with timers and transactions.
+Four worlds: `store` is one store on a disk that forgets, `group` a master and two slaves with producers and an
+operator, `deferred` such a group with timers and transactions, `ledger` three members of DLedger mode
+with clients that read.
 `--bug NAME` plants a bug of tests/bugs first, `--mode` chooses the flush (store) or the class of promise (group). The
 exit status is 1 if a promise was broken, and the line says with which command it can be seen again.
 """
@@ -13,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 
-MODES = {"store": ("sync", "async"), "group": ("A1", "A3"), "deferred": ("A1", "A3")}
+MODES = {"store": ("sync", "async"), "group": ("A1", "A3"), "deferred": ("A1", "A3"), "ledger": ("dledger",)}
 
 
 def main() -> int:
@@ -76,6 +77,20 @@ def _world(name: str) -> tuple[Live, type[AssertionError]]:
             }, []
 
         return store, world.Broken
+    if name == "ledger":
+        from tests.sim.ledger import world as ledger
+
+        def of_members(seed: int, mode: str) -> tuple[dict[str, int], list[str]]:
+            life = ledger.run(seed)
+            return {
+                "messages acknowledged": len(life.messages),
+                "reads": life.reads,
+                "deaths": life.deaths,
+                "transfers": life.transfers,
+                "elections": len(life.elected),
+            }, life.told
+
+        return of_members, ledger.Broken
     from tests.sim import deferred, group
 
     run = group.run if name == "group" else deferred.live

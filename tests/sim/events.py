@@ -17,7 +17,7 @@ START_S = 100.0
 
 
 class Events(trio.abc.Clock):
-    """The clock of one run, and what happens when. `run` has to be a task of it."""
+    """The clock of one run, and what happens when. `run` has to be a task of it, or `run_until` is called."""
 
     def __init__(self) -> None:
         self._now = START_S
@@ -40,6 +40,14 @@ class Events(trio.abc.Clock):
                 heapq.heappop(due)[2]()
             self._waiting = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
+
+    def run_until(self, when: float) -> None:
+        """Do what is due until then, in a world without tasks. What it raises ends the run."""
+        due = self._due
+        while due and due[0][0] <= when:
+            self._now = max(self._now, due[0][0])
+            heapq.heappop(due)[2]()
+        self._now = when
 
     def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._waiting = None

@@ -38,7 +38,6 @@ from ropewalk.format.remoting import Command
 from tests.sim.events import START_S, Events
 from tests.sim.group_callers import NameServerHost, Operator, Producer
 from tests.sim.group_node import (
-    BROKER_PORT,
     CLUSTER,
     HA_PORT,
     NAME,
@@ -49,6 +48,7 @@ from tests.sim.group_node import (
     surroundings,
 )
 from tests.sim.group_trouble import NAME_SERVER_IP, Trouble
+from tests.sim.machine import BROKER_PORT
 from tests.sim.net import End, Net
 
 __all__ = ["Broken", "History", "World", "run"]
@@ -181,7 +181,7 @@ class World:
         ]
         if not newest:
             return False
-        found = newest[0].bodies()
+        found = newest[0].bodies(TOPIC)
         for queue_id, queue_offset, key in _ANSWERED.findall(piece):
             body = found.get(int(queue_id) << 40 | int(queue_offset), b"")
             if not body.startswith(b"%d:%d:" % (self.seed, int(key[-12:], 16))):
@@ -317,7 +317,7 @@ class World:
                 await self.operator.hand_over(HandoverKind.FAILOVER, unseen=masters)
 
     def _audit(self, master: Node) -> None:
-        found = master.bodies()
+        found = master.bodies(TOPIC)
         for place, body in self.history.acknowledged.items():
             there = found.get(place)
             if there != body:

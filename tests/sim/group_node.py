@@ -1,9 +1,7 @@
-"""One machine of the simulated group: a whole shipped broker, its disk, and what its process does around it.
+"""One machine of the simulated group of master and slaves, and what its process does around its broker.
 
-What `broker.process` does with threads, sockets and sleeping tasks is done here with callbacks at seeded moments: turns
-when bytes come, ticks, the steps of each helper thread at a pace of its own, tables saved. The tasks that are shipped
-as tasks (replication, slave's sync, the look around, registration) run as they are. A machine dies between two of its
-turns, or at a step of its disk, and starts again on what that disk holds.
+The tasks that are shipped as tasks (replication, slave's sync, the look around, registration) run as they are; ticks
+are callbacks, as everything in `machine`. A machine that died starts again on what its disk holds.
 """
 
 from __future__ import annotations
@@ -11,9 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
@@ -26,27 +21,21 @@ from broker.replication import sync as slave_sync
 from broker.replication.group_member import OwnGroup
 from broker.replication.sync import SlaveSync
 from broker.settings.config import BrokerConfig, load_config
-from broker.state import json_file
 from ha.stream.client import ClientState
-from ropewalk.errors import RemoteProtocolError
-from ropewalk.format import fastjson
-from ropewalk.format.record import decode_record
-from store.io.disk import MappedFile
-from store.io.workers import Completions, Flusher, FlushFailed, Worker
+from store.io.workers import FlushFailed
 from store.log.commitlog import StoreDamaged
 from store.offline.diverged import About, cut_store, empty_store
-from tests.sim.disk import PowerLoss, SimDisk
+from tests.sim.disk import PowerLoss
 from tests.sim.group_callers import dialled_by
-from tests.sim.net import Address, End
+from tests.sim.machine import BROKER_PORT, CURRENT, Machine, machinery
+from tests.sim.net import End
 
 if TYPE_CHECKING:
     from tests.sim.group import World
 
-BROKER_PORT, HA_PORT = 10911, 10912
+HA_PORT = 10912
 CLUSTER, NAME, TOPIC = "DefaultCluster", "b", "orders"
 NAME_SERVER = "10.0.0.9:9876"
-
-CURRENT: ContextVar[Node] = ContextVar("node")
 
 
 class Broken(AssertionError):
@@ -71,37 +60,20 @@ def _config(number: int, settings: tuple[tuple[str, str], ...]) -> BrokerConfig:
     )
 
 
-class Node:
-    """A machine with a broker on it: it can die, and be started again on what its disk holds."""
+class Node(Machine):
+    """A member of a group of master and slaves: it can be started again on what its disk holds."""
 
     def __init__(self, world: World, number: int) -> None:
+        super().__init__(world, number)
         self.world = world
-        self.net = world.net
-        self.number = number
-        self.ip = f"10.0.0.{number + 1}"
-        self.address: Address = (self.ip, BROKER_PORT)
-        self.disk = SimDisk(world.chance)
-        self.tables: dict[Path, bytes] = {}
-        self.alive = False
         self.refused = False
         """Whether its start was refused: a person would have to look."""
-        self.slow_disk = False
         self.led = -1
         """The newest epoch in which it was the master."""
-        self.broker: Broker
         self.config = _config(number, tuple(world.settings.items()))
-        self._helpers: dict[Worker | Flusher, bool] = {}
-        """Each helper thread, and whether a step of it is due."""
-        self._life = 0
-        self._turns = 0
         self._scope = trio.CancelScope()
         self._diverged = trio.Event()
         self._registrar: Registrar
-        self._wakes = self._saves = False
-        self._saved: dict[Path, object] = {}
-
-    def __repr__(self) -> str:
-        return f"node {self.number}"
 
     def configure(self, settings: Mapping[str, str]) -> None:
         """Have the broker start with other settings."""
@@ -192,64 +164,8 @@ class Node:
         if self.broker.member.core.is_master:
             self.led = self.broker.member.record.leader_epoch
 
-    def die(self, *, power: bool, reason: str = "") -> None:
-        """The process is gone at this very moment, or the machine is."""
-        if not self.alive:
-            return
-        self.alive = False
-        self.world.log(self, f"dies{' with its power' if power else ''} {reason}")
+    def _ended(self) -> None:
         self._scope.cancel()
-        self.net.reset_host(self.ip)
-        self._after_death(power=power)
-
-    def _after_death(self, *, power: bool) -> None:
-        old, self.disk = self.disk, self.disk.power_loss(self.world.chance) if power else self.disk.killed()
-        old.crash_after = 0  # nothing that is left of that process writes any more
-        self._helpers.clear()
-
-    def _later(self, delay_s: float, act: Callable[[], None]) -> None:
-        """Do it then, if this process still lives."""
-        life = self._life
-
-        def due() -> None:
-            if self.alive and self._life == life:
-                act()
-
-        self.world.events.later(delay_s, due)
-
-    # -- turns, as the shell makes them ----------------------------------------------------------------
-
-    def turn(self, act: Callable[[], object]) -> None:
-        def whole() -> None:
-            broker = self.broker
-            broker.begin_turn()
-            act()
-            self._turns += 1
-            if self._turns % 2:
-                broker.on_priority_served()  # as where others have their turn with a slave
-            broker.end_turn()
-
-        if self.alive:
-            self._guarded(whole)
-
-    def _guarded(self, act: Callable[[], object]) -> None:
-        token = CURRENT.set(self)
-        try:
-            act()
-        except (PowerLoss, FlushFailed) as exc:
-            self.die(power=self.world.power_fails, reason=repr(exc))
-        finally:
-            CURRENT.reset(token)
-
-    def received(self, end: End, piece: bytes) -> None:
-        def act() -> None:
-            try:
-                if end.session is not None:
-                    end.session.receive(piece)
-            except RemoteProtocolError:
-                end.close()
-
-        self.turn(act)
 
     def accept(self, end: End) -> None:
         def act() -> None:
@@ -272,70 +188,6 @@ class Node:
         client = self.broker.replication.client
         if client is not None and client.state is ClientState.ERROR:
             raise Broken(f"{self} got bytes of its master that do not continue its log: {client.why}")
-
-    def add_helper(self, helper: Worker | Flusher) -> None:
-        self._helpers[helper] = False
-
-    def helper_has_work(self, helper: Worker | Flusher) -> None:
-        """Its thread runs some time after there is something to do, on its own, in small steps."""
-        if self._helpers.get(helper) is not False:
-            return
-        self._helpers[helper] = True
-        chance = self.world.chance
-        pause = chance.uniform(0.02, 0.4) if self.slow_disk else chance.uniform(0, 0.002)
-        self._later(pause, lambda: self._step(helper))
-
-    def _step(self, helper: Worker | Flusher) -> None:
-        if helper not in self._helpers:
-            return
-        self._helpers[helper] = False
-
-        def step() -> None:
-            if isinstance(helper, Flusher):
-                helper.step()
-            elif not helper.is_idle:
-                if not helper.step():
-                    del self._helpers[helper]
-                elif not helper.is_idle:
-                    self.helper_has_work(helper)
-
-        self._guarded(step)
-
-    def step_helpers(self) -> None:
-        """All that is due: somebody waits for it."""
-        for helper in list(self._helpers):
-            if isinstance(helper, Flusher):
-                helper.step()
-                continue
-            while not helper.is_idle:
-                if not helper.step():
-                    del self._helpers[helper]
-                    break
-
-    def _wake(self) -> None:
-        if not self._wakes:
-            self._wakes = True
-            self._later(self.world.chance.uniform(0, 0.0005), self._wakened)
-
-    def _wakened(self) -> None:
-        self._wakes = False
-        self.turn(lambda: self.broker.on_wakeup())  # noqa: PLW0108 - the broker is replaced
-
-    def _save_now_and_then(self) -> None:
-        self._save_tables()
-        self._later(2, self._save_now_and_then)
-
-    def _save_soon(self) -> None:
-        if not self._saves:
-            self._saves = True
-            self._later(self.world.chance.uniform(0, 0.005), self._save_tables)
-
-    def _save_tables(self) -> None:
-        self._saves = False
-        for path, (version, dump) in self.broker.dumps().items():
-            if self._saved.get(path) != version:
-                self._saved[path] = version
-                self.tables[path] = dump()
 
     async def _replicate(self) -> None:
         """As `broker.process` does it."""
@@ -387,27 +239,6 @@ class Node:
             f"{record.promised_epoch}), ends at {broker.store.whole_end}{link}{fence}{waiting}"
         )
 
-    def log_bytes(self) -> tuple[int, bytes]:
-        """Where its log begins, and all of it."""
-        log, end = self.broker.store.log, self.broker.store.whole_end
-        pieces = [bytes(each.map[: min(each.size, end - each.base_offset)]) for each in log.segments]
-        return log.min_offset, b"".join(pieces)
-
-    def bodies(self, topic: str = TOPIC, known: Mapping[int, int] = MappingProxyType({})) -> dict[int, bytes]:
-        """Every readable message of a topic by its place: queue id and queue offset in one number.
-
-        `known`: by queue, how many of its messages are left out.
-        """
-        store, found = self.broker.store, {}
-        for queue_id, queue in store.queues.get(topic, {}).items():
-            for number in range(max(queue.min_offset, known.get(queue_id, 0)), queue.readable):
-                offset, size, _tags = queue.read(number)
-                segment = store.log.find(offset)
-                assert segment is not None
-                record = decode_record(segment.file.read_at(offset - segment.base_offset, size))
-                found[queue_id << 40 | number] = record.body
-        return found
-
 
 class SimShell:
     """What replication and members need of the broker's shell."""
@@ -428,59 +259,16 @@ class SimShell:
 @contextmanager
 def surroundings(world: World) -> Iterator[None]:
     """Threads take steps, config files are in memory, and connections are simulated."""
-    make_worker, submit = Worker.__init__, Worker.submit
-    make_flusher, request, sync_cut = Flusher.__init__, Flusher.request, Flusher.sync_cut
-    owners: dict[Worker | Flusher, Node] = {}
-
-    def own(helper: Worker | Flusher) -> None:
-        node = owners[helper] = CURRENT.get()
-        node.add_helper(helper)
-
-    def worker(self: Worker, name: str, completions: Completions, *, start: bool = True) -> None:
-        make_worker(self, name, completions, start=False)
-        own(self)
-
-    def flusher(
-        self: Flusher, completions: Completions, on_flushed: Callable[[int], None], *, start: bool = True
-    ) -> None:
-        make_flusher(self, completions, on_flushed, start=False)
-        own(self)
-
-    def submitted(self: Worker, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        submit(self, job, done)
-        owners[self].helper_has_work(self)
-
-    def requested(self: Flusher, target: int, files: list[MappedFile]) -> None:
-        request(self, target, files)
-        owners[self].helper_has_work(self)
-
-    def cut(self: Flusher, file: MappedFile, done: Callable[[], None]) -> None:
-        sync_cut(self, file, done)
-        owners[self].helper_has_work(self)
-
-    def load(path: Path, crc_file: Path | None = None) -> tuple[dict[str, Any] | None, list[str]]:
-        text = CURRENT.get().tables.get(path)
-        return (None if text is None else fastjson.loads(text)), []
-
-    def save(path: Path, data: bytes, crc_file: Path | None = None) -> None:
-        CURRENT.get().tables[path] = data
 
     async def inline(function: Callable[..., Any], *args: Any) -> Any:
         await trio.sleep(world.chance.uniform(0, 0.003))
         return function(*args)
 
-    dialled = dialled_by(lambda: (CURRENT.get().ip, CURRENT.get().world))
+    dialled = dialled_by(lambda: (CURRENT.get().ip, world))
     with (
-        mock.patch.object(Worker, "__init__", worker),
-        mock.patch.object(Worker, "submit", submitted),
-        mock.patch.object(Flusher, "__init__", flusher),
-        mock.patch.object(Flusher, "request", requested),
-        mock.patch.object(Flusher, "sync_cut", cut),
-        mock.patch.object(json_file, "load", load),
-        mock.patch.object(json_file, "save", save),
+        machinery(),
         mock.patch.object(slave_sync, "open_connection", dialled),
         mock.patch.object(registrar, "open_connection", dialled),
         mock.patch.object(trio.to_thread, "run_sync", inline),
-        mock.patch("store.io.workers.Helpers.pause", lambda self: CURRENT.get().step_helpers()),
     ):
         yield

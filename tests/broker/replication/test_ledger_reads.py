@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from broker.replication.ledger_state import LedgerState
 from broker.state.groups import SubscriptionGroupConfig
+from ha.dledger.storage import LogPoint
 from ropewalk.codes import RequestCode, ResponseCode
+from tests.broker.harness import send_ext
 from tests.support.ledger_brokers import LedgerBrokers, Member
 
 QUEUE = {"topic": "T", "queueId": 0}
@@ -65,3 +71,62 @@ def test_a_follower_takes_no_commit(tmp_path: Path) -> None:
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         found = leader.connect().call(RequestCode.QUERY_CONSUMER_OFFSET, GROUP)
         assert found.ext.get("offset") != "1"
+
+
+def test_a_leader_with_a_slow_disk_tells_no_older_end_than_its_followers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LedgerBrokers(tmp_path) as group:
+        leader = prepared(group)
+        storage = leader.broker.store.entry_log
+        assert storage is not None
+        flush = storage.flush
+        waiting: list[Callable[[LogPoint, int], None]] = []
+        monkeypatch.setattr(storage, "flush", waiting.append)
+        leader.connect().ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"1")
+        group.until(
+            lambda: all(
+                each.member.ledger.shown.pos == leader.member.ledger.core.log.end.pos
+                for each in group.followers()
+            )
+        )
+        follower = group.followers()[0].connect()
+        assert follower.call(RequestCode.GET_MAX_OFFSET, QUEUE).ext["offset"] == "2"
+        client = leader.connect()
+        client.ask(RequestCode.GET_MAX_OFFSET, QUEUE)
+        for _ in range(10):
+            group.turn()
+        assert not client.answers()
+        monkeypatch.undo()
+        for done in waiting:
+            flush(done)
+        assert client.answer().ext["offset"] == "2"
+
+
+def test_a_deposed_leader_tells_no_offset_that_only_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LedgerBrokers(tmp_path) as group:
+        old = prepared(group)
+        index = int(old.id[1])
+        group.until(lambda: all("g" in member.broker.groups for member in group.members.values()))
+        group.apart.add(index)
+        old.cut_off()
+        old.broker.offsets.commit("g", "T", 1, 7)
+        log_changes, is_held = LedgerState.log_changes, True
+
+        def held(self: LedgerState, *, offsets: bool = False) -> None:
+            if not is_held:
+                log_changes(self, offsets=offsets)
+
+        monkeypatch.setattr(LedgerState, "log_changes", held)
+        new = group.leader()
+        group.apart.clear()
+        assert group.leader() is new
+        client = old.connect()
+        client.ask(RequestCode.QUERY_CONSUMER_OFFSET, {**GROUP, "queueId": 1, "setZeroIfNotFound": "false"})
+        for _ in range(60):
+            group.turn()
+        assert not client.answers()
+        is_held = False
+        assert client.answer().code == ResponseCode.QUERY_NOT_FOUND

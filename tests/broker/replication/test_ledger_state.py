@@ -164,3 +164,17 @@ def test_a_consumers_commit_reaches_every_member(tmp_path: Path) -> None:
             lambda: all(m.broker.offsets.query("g", "T", 0) == 1 for m in group.members.values()),
             "every member has the commit",
         )
+
+
+def test_a_deposed_leader_forgets_the_offset_of_one_queue_that_was_never_committed(tmp_path: Path) -> None:
+    with LedgerBrokers(tmp_path) as group:
+        old = group.leader()
+        change_all(old, 1)
+        until_equal(group)
+        group.apart.add(int(old.id[1]))
+        old.cut_off()
+        old.broker.offsets.commit("g", "Wide", 1, 5)
+        group.leader()
+        group.apart.clear()
+        until_equal(group)
+        assert old.broker.offsets.query("g", "Wide", 1) is None

@@ -1,0 +1,17 @@
+"""The bugs that the simulated DLedger group must find, one patch in tests/bugs each."""
+
+from __future__ import annotations
+
+SEEDS = 400
+"""Where a change of the brokers gives all seeds other lives, this makes a test longer and not red."""
+
+BUGS = {
+    "ledger-answers-let-go-when-deposed": 0,
+    "ledger-leader-reads-at-once": 8,
+    "ledger-offsets-not-undone": 0,
+    "ledger-query-of-unlogged-commit": 19,
+    "ledger-queue-entries-kept": 8,
+    "ledger-topics-not-undone": 13,
+    "raft-read-without-round": 5,
+}
+"""Each with the first seed that finds it; the long run searches from 0."""
