@@ -36,7 +36,7 @@ PATIENCE_S = 1.0
 
 
 async def silent_among(name_servers: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the name servers that nobody answers for, in their order; all are dialed at once."""
+    """Return the name servers that do not answer, in their order; all are dialed at once."""
     reached: set[str] = set()
 
     async def dial(name_server: str) -> None:

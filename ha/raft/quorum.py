@@ -57,7 +57,7 @@ class QuorumAckChecker:
 
 
 class Readmission:
-    """Whether this member is a learner, and which members have still to tell it their terms."""
+    """The readmission of one member: its end, and the members that have still to tell it their terms."""
 
     __slots__ = ("_is_over", "_met", "_others", "is_learner")
 
