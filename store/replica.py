@@ -21,10 +21,10 @@ from typing import Final, Protocol
 from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head, filler_size
 from ropewalk.format.names import TERM_TOPIC
 from store.append import Appender, Message
-from store.entries.files import REFILL
 from store.follow_target import FollowTarget
 from store.log.commitlog import StoreDamaged
 from store.log.entry_writer import EntryWriter, WrittenRun
+from store.log.remedy import REFILL
 from store.queues.consume_queue import ConsumeQueue
 from store.recovery.record_runs import KnownQueues, dispatch_runs, learn_queue
 from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record

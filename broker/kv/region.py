@@ -27,8 +27,8 @@ from ha.kv.region import Region
 from ha.raft.types import Point, Role, Settings, Standing
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.kv.commands import Command, OpenTerm, Outcome, decode_command, encode_command
-from store.entries.files import REFILL
 from store.log.commitlog import StoreDamaged
+from store.log.remedy import REFILL
 from store.region_store import RegionStore
 
 __all__ = ["WAITING_MAX", "Busy", "KvRegion", "NotLeader"]

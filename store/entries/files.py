@@ -15,24 +15,19 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from store.io.disk import Disk
 from store.log.commitlog import StoreDamaged
+from store.log.remedy import REFILL
 
 _T = TypeVar("_T")
 _REMEDY = (
     "restore it, or write `currTerm=N` to it with an N above the term of every member (`ropewalk admin dledger status` "
     "shows them), and `voteLeader=` below"
 )
-
-REFILL: Final = (
-    "move this member's store away, start it with an empty one, and have the others let it in by `ropewalk admin "
-    "dledger readmit ID` (docs/operate/dledger.md)"
-)
-"""The advice for a member whose log cannot be used: the leader has all of it."""
 
 LogPoint = tuple[int, int, int]
 """(index, term, pos): the log through an entry; pos is the offset behind it."""

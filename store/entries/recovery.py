@@ -23,10 +23,11 @@ from msgspec import Struct
 
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.dledger.entry import HEAD_SIZE, EntryHead, decode_head
-from store.entries.files import NOTHING, REFILL, LedgerFiles, LogPoint, TermRow
+from store.entries.files import NOTHING, LedgerFiles, LogPoint, TermRow
 from store.entries.term_record import term_is_vouched_for
 from store.io.disk import Disk
 from store.log.commitlog import CommitLog, StoreDamaged
+from store.log.remedy import REFILL
 from store.recovery.record_scan import NoRecord, ScannedRecord, scan_entry, scan_record
 from store.recovery.scan import candidates, cut
 

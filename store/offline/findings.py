@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.entries.files import REFILL
+from store.log.remedy import REFILL
 
 
 @dataclass(frozen=True, slots=True)

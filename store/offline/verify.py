@@ -18,11 +18,11 @@ from pathlib import Path
 
 from ropewalk.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from ropewalk.format.sidecar import Sidecar, block_sum
-from store.entries.files import REFILL
 from store.log.commitlog import CommitLog
 from store.log.durable_bound import Bound, boot_id, decode_bound
 from store.log.limits import NO_LIMIT
 from store.log.placing import ENTRY
+from store.log.remedy import REFILL
 from store.log.segment import Segment
 from store.offline.dry_run_disk import DryRunDisk
 from store.offline.findings import Counts, Finding, Findings, Lost

@@ -22,10 +22,10 @@ from broker.settings.config import ConfigError, load_config
 from ropewalk.format import fastjson
 from ropewalk.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from ropewalk.format.index import Geometry
-from store.entries.files import REFILL
 from store.log.commitlog import CommitLog
 from store.log.durable_bound import boot_id, decode_bound
 from store.log.placing import ENTRY
+from store.log.remedy import REFILL
 from store.log.segment import Segment
 from store.offline.diverged import about_of
 from store.offline.dry_run_disk import DryRunDisk

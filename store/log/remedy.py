@@ -1,0 +1,24 @@
+"""The remedy, in words, for damaged bytes of a log: they come from another copy, and how depends on the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from store.log.placing import Placing
+
+REFILL: Final = (
+    "move this member's store away, start it with an empty one, and have the others let it in by `ropewalk admin "
+    "dledger readmit ID` (docs/operate/dledger.md)"
+)
+"""The advice for a member whose log cannot be used: the leader has all of it."""
+
+
+def bytes_from_a_copy(placing: Placing, root: Path) -> str:
+    """Return the way to take the bytes of the store at `root` from another copy; a sentence without its full stop.
+
+    `root` is of a plain store: the log of a DLedger member is not repaired in place.
+    """
+    if placing.head_size:
+        return f"To have them from another member of the group, {REFILL}"
+    return f"`ropewalk store repair {root} --to COPY --from OTHER` takes them from a replica or a backup"
