@@ -18,7 +18,8 @@ The head has 64 bytes, so a frame without a body says 60. What the six numbers m
 
 Only an APPEND has a body, and may have none: the entries as they stand in the log. ROLLED says that they stand at the
 base of the next segment; the receiver knows where that is, because HELLO has compared the sizes. Flags are ROLLED of
-an APPEND, OK of its answer, PRE and TRANSFER of votes, UNABLE of a HEARTBEAT_ANSWER. Unused numbers are 0.
+an APPEND, OK of its answer, PRE and TRANSFER of votes, UNABLE of a HEARTBEAT_ANSWER, LEARNER of both answers. Unused
+numbers are 0.
 
 A head is judged before its body arrives: a size that would be refused anyway must not be buffered first.
 """
@@ -66,12 +67,14 @@ PRE: Final = 1
 TRANSFER: Final = 2
 UNABLE: Final = 1
 """The follower would not take the lead now."""
+LEARNER: Final = 2
+"""The follower is part of no majority: it lost its log and has not caught up."""
 
 _FLAGS: Final = {
     Kind.APPEND: ROLLED,
-    Kind.APPEND_ANSWER: OK,
+    Kind.APPEND_ANSWER: OK | LEARNER,
     Kind.HEARTBEAT: 0,
-    Kind.HEARTBEAT_ANSWER: UNABLE,
+    Kind.HEARTBEAT_ANSWER: UNABLE | LEARNER,
     Kind.VOTE: PRE | TRANSFER,
     Kind.VOTE_ANSWER: PRE,
     Kind.PING: 0,
