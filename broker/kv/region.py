@@ -175,6 +175,7 @@ class KvRegion:
             "region": region.id,
             "epoch": region.epoch,
             "member": ledger.me.id,
+            "members": sorted([ledger.me.id, *ledger.addresses]),
             "role": standing.role.value,
             "term": standing.term,
             "leader": standing.leader,

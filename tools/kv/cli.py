@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -20,6 +20,7 @@ from tools.common.output import FAILED, OK, UsageError, expected_errors, note, p
 
 if TYPE_CHECKING:
     from ropewalk.client.blocking.kv import Kv
+    from ropewalk.client.kv.core import KvStatus
 
 __all__ = ["app"]
 
@@ -203,6 +204,32 @@ def lock(
     raise typer.Exit(code)
 
 
+_COLUMNS: Final = {
+    "region": "region",
+    "member": "member",
+    "role": "role",
+    "term": "term",
+    "log end": "end",
+    "applied": "applied",
+    "keys": "keys",
+    "locks": "locks",
+    "sessions": "sessions",
+    "bytes": "usedBytes",
+    "log bytes": "logBytes",
+}
+"""The headings of `kv status`, and what a member's answer calls the values."""
+
+
+def status_rows(found: Sequence[KvStatus]) -> list[tuple[object, ...]]:
+    """Return a row for each member of each region: the leader first, those that did not answer last."""
+    ordered = sorted(found, key=lambda each: (not each.values["leads"], each.values["member"]))
+    rows = [tuple(each.values.get(key, "") for key in _COLUMNS.values()) for each in ordered]
+    heard = {(each.values["region"], each.values["member"]) for each in found}
+    named = {(each.values["region"], member) for each in found for member in each.values["members"]}
+    unheard = [""] * (len(_COLUMNS) - 3)
+    return rows + [(region, member, "?  no answer", *unheard) for region, member in sorted(named - heard)]
+
+
 @app.command()
 def status(
     broker: Group = None,
@@ -223,34 +250,7 @@ def status(
             ]
         )
         return
-    keys = (
-        "region",
-        "member",
-        "role",
-        "term",
-        "end",
-        "applied",
-        "keys",
-        "locks",
-        "sessions",
-        "usedBytes",
-        "logBytes",
-    )
-    headings = (
-        "region",
-        "member",
-        "role",
-        "term",
-        "log end",
-        "applied",
-        "keys",
-        "locks",
-        "sessions",
-        "bytes",
-        "log bytes",
-    )
-    ordered = sorted(found, key=lambda each: (not each.values["leads"], each.values["member"]))
-    print_table(headings, [tuple(each.values.get(key, "") for key in keys) for each in ordered])
+    print_table(tuple(_COLUMNS), status_rows(found))
 
 
 def _text(value: bytes) -> str:

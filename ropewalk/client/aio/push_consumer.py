@@ -124,7 +124,7 @@ class AsyncPushConsumer:
         broadcasting: have every member get every message.
         offsets_folder: where a broadcasting consumer keeps its progress; without it, it begins anew each time.
         concurrency: handlers at work at the same time.
-        max_retries: failures after which a message is a dead letter; -1 for an orderly consumer that never gives up.
+        max_retries: retries until a message is a dead letter; -1 for an orderly consumer that never gives up.
         consume_timeout: how long a handler may be at a message before that is given back, while the handler goes on;
             `math.inf` for ever. Orderly handlers have all the time they need.
         order_pause: how long an orderly consumer waits before a message that failed is tried again.

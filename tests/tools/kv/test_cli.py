@@ -12,11 +12,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ropewalk import Kv, KvLock, OutcomeUnknown
+from ropewalk.client.admin.results import BrokerMember
+from ropewalk.client.kv.core import KvStatus
 from ropewalk.testing import BrokerProcess
 from tests.support.ports import free_ports
 from tests.support.waiting import until
 from tools.common.output import UsageError
-from tools.kv.cli import app
+from tools.kv.cli import app, status_rows
 from tools.kv.held import LOST, run_held
 
 
@@ -33,6 +35,17 @@ def namesrv() -> Iterator[str]:
     with BrokerProcess(settings) as process:
         until(lambda: kv(process.namesrv, "status").exit_code == 0, "the member serves", pause_s=0.1)
         yield process.namesrv
+
+
+def test_a_member_that_does_not_answer_has_a_row_of_its_own() -> None:
+    def said(member: str, leads: bool) -> KvStatus:
+        values = {"region": 0, "member": member, "leads": leads, "members": ["n0", "n1", "n2"], "role": "?"}
+        return KvStatus(BrokerMember("c", "b", 0, "127.0.0.1:1"), values)
+
+    rows = status_rows([said("n1", False), said("n2", True)])
+    assert [row[1] for row in rows] == ["n2", "n1", "n0"]
+    assert rows[2][2] == "?  no answer"
+    assert len({len(row) for row in rows}) == 1
 
 
 def kv(namesrv: str, name: str, *words: str) -> Result:
