@@ -333,6 +333,7 @@ class LedgerMember:
             election_min_ms=int(low),
             election_max_ms=int(high),
             preferred=tuple(filter(None, config.preferred_leader_id.split(";"))),
+            lease_reads=config.raft_lease_reads,
         )
         self.ledger = LedgerShell(
             Identity(

@@ -45,7 +45,7 @@ class Transfer(Struct):
 class Transfers:
     """The transfers that a member begins while it leads, one at a time."""
 
-    __slots__ = ("_look_at", "_me", "_pause_ms", "_settings", "current")
+    __slots__ = ("_look_at", "_me", "_pause_ms", "_settings", "_told_in", "current")
 
     def __init__(self, me: MemberId, settings: Settings) -> None:
         self.current: Transfer | None = None
@@ -54,6 +54,12 @@ class Transfers:
         self._pause_ms = PREFERRED_FIRST_MS
         self._look_at: int | None = None
         """When this leader looks for a preferred one."""
+        self._told_in = -1
+        """The term in which another member was told last to take the lead."""
+
+    def may_be_followed(self, term: int) -> bool:
+        """Return whether another member was told to take the lead of this term's leader: it may do so at any time."""
+        return self._told_in == term
 
     def fences(self, term: int) -> bool:
         """Return whether the leader of `term` takes no messages because it hands over."""
@@ -177,7 +183,7 @@ class Transfers:
         if current.told_at is not None and now - current.told_at < self._settings.heartbeat_ms:
             return
         if dispatcher.match == log.end.index == log.commit.index == applied.index:
-            current.told_at = now
+            current.told_at, self._told_in = now, current.term
             draft.send(current.target, TakeLead(current.term))
 
     # -- to end ------------------------------------------------------------------------------------------

@@ -79,11 +79,12 @@ class World:
             "messageDelayLevel": "1s 2s",
             "raftHeartbeatMs": "40",
             "raftElectionMs": "200-360",
+            "raftLeaseReads": str(seed % 3 == 1).lower(),
         }
         self.nodes = [LedgerNode(self, number, settings) for number in range(SIZE)]
         self.net.hosts = {node.ip: node for node in self.nodes}
         if chance.random() < 0.5:
-            for node in self.nodes:
+            for node in self.nodes:  # leases stand a tenth between two clocks
                 node.rate, node.offset_ms = chance.uniform(0.96, 1.04), chance.randrange(1_000_000)
 
     # -- what members and clients ask of it --------------------------------------------------------------
