@@ -107,6 +107,8 @@ LONG_S: dict[str, int] = {
     "tests/crash/test_delay.py": 26,
     "tests/store/test_damage.py": 12,
     "tests/sim/raft/test_raft_groups.py": 9,
+    "tests/sim/ledger/test_ledger_groups.py": 8,
+    "tests/crash/test_ledger_reads.py": 20,
     "tests/ha/test_pair.py": 24,
     "tests/bugs/test_planted.py": 22,
     "tests/ropewalk/client/aio/test_storm.py": 18,
