@@ -19,10 +19,10 @@ import structlog
 
 from broker.admin.base import AdminContext
 from broker.admin.registry import Admin
-from broker.consume.bloom import BloomGeometry
-from broker.consume.bulk_pull import BulkPull, BulkRules
+from broker.adoption import TopicAdoption
+from broker.consume.bulk_pull import BulkPull
 from broker.consume.filters import FilterRules, FilterTable
-from broker.consume.pull import PullProcessor, PullRules
+from broker.consume.pull import PullProcessor
 from broker.consume.query import Queries
 from broker.consume.requests import Requests
 from broker.consume.retry import RetryRules, SendBack
@@ -30,10 +30,9 @@ from broker.context import BrokerContext
 from broker.intake import FastIntake
 from broker.kv.requests import KvRequests
 from broker.metrics.snapshot import Family, HistogramFamily, Metrics, Source
-from broker.namesrv.server import NameServer
 from broker.produce.fast.runs import SendRuns
 from broker.produce.request_reply import ReplyProcessor
-from broker.produce.send import SendProcessor, SendRules
+from broker.produce.send import SendProcessor
 from broker.produce.timer_requests import TimerRequests
 from broker.remoting.outbox import Owed, release
 from broker.remoting.rpc_times import Kind
@@ -45,6 +44,16 @@ from broker.replication.ledger_member import LedgerMember
 from broker.replication.master_slave import Replication
 from broker.replication.master_slave_member import MasterSlaveMember
 from broker.replication.member import HaMember
+from broker.rules import (
+    bloom_geometry,
+    bulk_rules,
+    placement_rules,
+    pull_rules,
+    read_limits,
+    send_rules,
+    store_config,
+    timer_rules,
+)
 from broker.settings.config import BrokerConfig
 from broker.sinks.service import SinkService
 from broker.state import json_file
@@ -52,10 +61,10 @@ from broker.state.clients import ClientRegistry
 from broker.state.groups import GroupTable
 from broker.state.offsets import OffsetTable
 from broker.state.statistics import Statistics
-from broker.state.topics import TopicConfig, TopicRules, TopicTable
+from broker.state.topics import TopicRules, TopicTable
 from broker.timers.delay_progress import DelayProgress
 from broker.timers.delay_service import DelayService
-from broker.timers.placement import Placement, PlacementRules
+from broker.timers.placement import Placement
 from broker.timers.timer_service import TimerService
 from broker.transactions.end import EndTransaction
 from broker.transactions.service import TransactionService
@@ -64,32 +73,24 @@ from broker.waiting.pending_acks import AckQueue
 from ha.dledger.storage import LogStorage, ReplicaStore
 from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.routes import BrokerData, QueueData, TopicRoute
-from ropewalk.codes import Permission, RequestCode, ResponseCode
+from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import fastjson
-from ropewalk.format.index import Geometry
-from ropewalk.format.names import HIDDEN_TOPICS
 from ropewalk.format.record import encode_host
-from ropewalk.format.remoting import Command
-from ropewalk.format.sidecar import BLOCK_SIZE
 from store.io.disk import Disk
 from store.io.workers import Worker
 from store.log.durable_bound import boot_id
 from store.log.limits import NO_LIMIT
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from store.read.bulk import BulkReader
-from store.read.reader import Reader, ReadLimits
-from store.recovery.delay_levels import DelayLevels
-from store.retention.rules import HOUR_MS, RetentionRules, delete_hours
+from store.read.reader import Reader
 from store.timer.progress import ProgressPage
-from store.timer.timer_store import TimerRules, TimerStore
+from store.timer.timer_store import TimerStore
 
 log = structlog.get_logger("broker")
 
 ACKS_WAITING_MAX = 100_000
 """Producers' answers that may wait for a flush; beyond it sends are answered "busy"."""
 _TOO_FEW_SLAVES = "stored, but there are fewer slaves than inSyncReplicas asks for"
-CATCH_UP_DISTANCE_MIN = 64 << 20
-"""A consumer no further than this behind the end of the log counts as one that keeps up."""
 STALL_ECHO_MS = 50
 """After an append that took too long: how long what arrives counts as having waited behind it."""
 
@@ -117,7 +118,7 @@ class Broker:
         """
         self._wake = wake
         host = encode_host(ip or address[0], address[1])
-        self.store = MessageStore(_store_config(config, host), disk, now_ms, wake)
+        self.store = MessageStore(store_config(config, host), disk, now_ms, wake)
         self.topics = TopicTable(
             TopicRules(
                 cluster=config.broker_cluster_name,
@@ -133,18 +134,18 @@ class Broker:
         )
         self.groups = GroupTable(auto_create_subscription_group=config.auto_create_subscription_group)
         self.offsets = OffsetTable(now_ms)
-        self.filters = FilterTable(FilterRules.of(config), _bloom_geometry(config))
+        self.filters = FilterTable(FilterRules.of(config), bloom_geometry(config))
         self.clients = ClientRegistry(self.groups.notifies, expiry_ms=config.channel_expired_timeout)
         self.clients.group_left = lambda group: self.filters.unregister(group, now_ms())
         self.statistics = Statistics(config.broker_cluster_name, now_ms(), clock)
         self.rpc_times = self.statistics.rpc
         self.acks = AckQueue(self.rpc_times)
-        self.reader = Reader(self.store.log, _read_limits(config), self.store.completions)
+        self.reader = Reader(self.store.log, read_limits(config), self.store.completions)
         levels = self.store.config.delay_levels
         self.delays = DelayService(levels, self.store, self.reader, self.topics, self.statistics, now_ms)
         root, boot = config.store_path_root_dir, boot_id(disk)
         self.timers = TimerService(
-            TimerStore(root, _timer_rules(config), disk),
+            TimerStore(root, timer_rules(config), disk),
             ProgressPage(root, disk, boot),
             self.store,
             self.reader,
@@ -155,7 +156,7 @@ class Broker:
             serves=self.topics.__contains__,
         )
         self._placement = Placement(
-            _placement_rules(config), self.delays, self.store, self.timers.timers.waiting_at, now_ms
+            placement_rules(config), self.delays, self.store, self.timers.timers.waiting_at, now_ms
         )
         self.context = context = BrokerContext(
             config=config,
@@ -178,6 +179,7 @@ class Broker:
             topics_changed=self.topics_changed,
             find_route=self._own_route,
         )
+        self._adoption = TopicAdoption(context, lambda: self.group.is_leader)
         self.held_pulls = context.held_pulls
         self.catch_up_pulls = context.catch_up_pulls
         self.request_modes = context.request_modes
@@ -205,7 +207,7 @@ class Broker:
         keys = UniqueKeys(host[:-4], os.getpid() & 0xFFFF, rng.getrandbits(31), now_ms)
         retries = RetryRules(self.groups, self.topics, context.locks, now_ms, monotonic_ms)
         self._sends = sends = SendProcessor(
-            _send_rules(config),
+            send_rules(config),
             self.store,
             self.topics,
             self.groups,
@@ -225,7 +227,7 @@ class Broker:
         sends.appends.stall_s = config.os_page_cache_busy_time_out_mills / 1000
         sends.appends.stalled = self._append_stalled
         self.pulls = pulls = PullProcessor(
-            _pull_rules(config),
+            pull_rules(config),
             self.store,
             self.reader,
             self.topics,
@@ -239,7 +241,7 @@ class Broker:
             monotonic_ms=monotonic_ms,
         )
         self._bulk = bulk = BulkPull(
-            _bulk_rules(config), self.store, self.bulk_reader, self.topics, self.groups, self.statistics
+            bulk_rules(config), self.store, self.bulk_reader, self.topics, self.groups, self.statistics
         )
         replies = ReplyProcessor(
             sends,
@@ -307,10 +309,6 @@ class Broker:
         self.handlers.cold[RequestCode.CONSUMER_SEND_MSG_BACK] = send_back.handle
         self.handlers.cold.update(ends.handlers)
         self.fast_handlers = self.handlers.without(PULL_FAMILY)
-        self._queues_adopted = -1
-        """How many queues had come into being when topics were last made for them."""
-        self._adopted: set[str] = set()
-        """Topics that were made for their queues, and have as many as have messages."""
         self._published_generation = -1
         self._topics_stale = False
         self.budget = PartialFrameBudget()
@@ -409,7 +407,7 @@ class Broker:
         self._load_transaction_counts(directory / "transactionMetrics")
         self.topics.create_system_topics(now)
         self.groups.create_built_in(now)
-        self._adopt_orphans(now)
+        self._adoption.adopt_orphans(now)
         self.group.open()
         self.transactions.role_changed()
         self.sinks.role_changed()
@@ -420,7 +418,7 @@ class Broker:
         self.sinks.role_changed()
         if self.group.is_leader:
             # A topic made moments before its master died: its messages came here, its configuration did not.
-            self._adopt_orphans(self.context.now_ms())
+            self._adoption.adopt_orphans(self.context.now_ms())
             self.topics_changed()
 
     def _load_delays(self, path: Path) -> None:
@@ -438,53 +436,6 @@ class Broker:
         for finding in findings:
             log.warning("config file", file=path.name, finding=finding)
         self.transactions.counts.load(value or {})
-
-    def _adopt_orphans(self, now: int) -> None:
-        """A topic whose creation did not reach its file before a crash: its messages are here, so it exists."""
-        self._widen_topics(now)
-        for name, queues in self.store.queues.items():
-            if name in HIDDEN_TOPICS:
-                continue
-            if name not in self.topics and any(queue.next_offset for queue in queues.values()):
-                self._adopt_topic(name, max(queues) + 1, now)
-
-    def _adopt_topic(self, name: str, count: int, now: int) -> None:
-        try:
-            self.topics.update(TopicConfig(name, count, count), now)
-        except ValueError as exc:
-            log.warning(
-                "queues under a name that no topic can have are not served", topic=name, reason=str(exc)
-            )
-            return
-        self._adopted.add(name)
-        log.warning("topic in the log but in no config file; served again", topic=name, queues=count)
-
-    def _widen_topics(self, now: int) -> None:
-        """Serve every queue with messages of a topic that another member made, with more queues than are known here."""
-        for name, queues in self.store.queues.items():
-            config = self.topics.get(name)
-            if config is None or not (self.store.may_be_cut or name in self._adopted):
-                continue
-            count = max((id + 1 for id, queue in queues.items() if queue.next_offset), default=0)
-            if config.read_queues < count and not self.topics.is_system(name):
-                self.topics.update(replace(config, read_queues=count, write_queues=count), now)
-
-    def _adopt_new_queues(self) -> None:
-        """Make the topics of messages that have come without them, so that they are served.
-
-        A follower of a DLedger group hears of no topic but by messages. A master that was a slave has timers and half
-        messages of topics that its own master made moments before it died: their first message is a delivered one.
-        """
-        now, before = self.context.now_ms(), self.topics.generation
-        if self.store.queues_made != self._queues_adopted:
-            self._queues_adopted = self.store.queues_made
-            self._adopt_orphans(now)
-        while self.timers.orphans:
-            name, count = self.timers.orphans.popitem()
-            if name not in self.topics:
-                self._adopt_topic(name, count, now)
-        if self.group.is_leader and self.topics.generation != before:
-            self.topics_changed()
 
     def dumps(self) -> dict[Path, tuple[int, Callable[[], bytes]]]:
         """The config files: path -> (a number that changes with the content, how to make the text)."""
@@ -538,13 +489,13 @@ class Broker:
         """Take another configuration over, as far as it may change while the broker runs."""
         before, self.context.config = self.context.config, config
         now = self.context.now_ms()
-        self._sends.configure(_send_rules(config))
-        self._placement.rules = _placement_rules(config)
+        self._sends.configure(send_rules(config))
+        self._placement.rules = placement_rules(config)
         self.transactions.configure()
-        self.pulls.configure(_pull_rules(config))
-        self._bulk.rules = _bulk_rules(config)
+        self.pulls.configure(pull_rules(config))
+        self._bulk.rules = bulk_rules(config)
         self.filters.rules = FilterRules.of(config)
-        self.reader.limits = _read_limits(config)
+        self.reader.limits = read_limits(config)
         self.catch_up_pulls.share.configure(config.catch_up_read_ratio)
         self.store.config = replace(self.store.config, flush_interval_ms=config.flush_interval_commit_log)
         self.groups.auto_create_subscription_group = config.auto_create_subscription_group
@@ -784,7 +735,7 @@ class Broker:
         self.store.tick()
         self.group.tick()
         if self.store.may_be_cut or self.group.is_leader:
-            self._adopt_new_queues()
+            self._adoption.adopt_new_queues()
         if (status := self.group.status(self.context.ha_status, self.context.now_ms())) is not None:
             self.context.ha_status = status
         for finding in self.store.take_findings():
@@ -816,107 +767,3 @@ class Broker:
         self.filters.prune(self.context.now_ms())
         for finding in self.clients.take_findings():
             log.warning("clients", finding=finding)
-
-
-def name_server_handlers(name_server: NameServer) -> Handlers:
-    """The name server's codes as a session's table."""
-    handlers = Handlers()
-
-    def handle(session: Session, request: Command) -> Command | None:
-        return name_server.handle(request, session)
-
-    handlers.cold = dict.fromkeys(name_server.codes, handle)
-    return handlers
-
-
-def _send_rules(config: BrokerConfig) -> SendRules:
-    return SendRules(
-        config.broker_cluster_name,
-        config.region_id,
-        config.trace_on,
-        config.max_message_size,
-        bool(config.broker_permission & Permission.WRITE),
-        config.reject_transaction_message,
-    )
-
-
-def _timer_rules(config: BrokerConfig) -> TimerRules:
-    return TimerRules(
-        config.timer_precision_ms, config.timer_roll_window_slot, config.mapped_file_size_timer_log
-    )
-
-
-def _placement_rules(config: BrokerConfig) -> PlacementRules:
-    return PlacementRules(
-        config.broker_name,
-        config.timer_wheel_enable,
-        config.timer_max_delay_sec * 1000,
-        config.timer_precision_ms,
-        config.timer_congest_num_each_slot,
-    )
-
-
-def _pull_rules(config: BrokerConfig) -> PullRules:
-    return PullRules(
-        bool(config.broker_permission & Permission.READ),
-        config.long_polling_enable,
-        config.short_polling_time_mills,
-        config.lite_pull_message_enable,
-        config.slave_read_enable,
-    )
-
-
-def _bulk_rules(config: BrokerConfig) -> BulkRules:
-    return BulkRules(bool(config.broker_permission & Permission.READ), config.bulk_read_max_bytes)
-
-
-def _bloom_geometry(config: BrokerConfig) -> BloomGeometry:
-    return BloomGeometry.of(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
-
-
-def _store_config(config: BrokerConfig, host: bytes) -> StoreConfig:
-    return StoreConfig(
-        root=config.store_path_root_dir,
-        log_directory=config.store_path_commit_log,
-        store_host=host,
-        segment_size=config.mapped_file_size_commit_log,
-        queue_file_size=config.mapped_file_size_consume_queue,
-        ledger=config.store_path_root_dir / f"dledger-{config.d_leger_self_id}"
-        if config.enable_d_leger_commit_log
-        else None,
-        sync_flush=config.flush_disk_type == "SYNC_FLUSH",
-        flush_interval_ms=config.flush_interval_commit_log,
-        warm_window=config.warm_window_bytes,
-        index=Geometry(config.max_hash_slot_num, config.max_index_num)
-        if config.message_index_enable
-        else None,
-        retention=RetentionRules(
-            reserved_ms=config.file_reserved_time * HOUR_MS,
-            delete_hours=delete_hours(config.delete_when),
-            max_used=config.disk_max_used_space_ratio,
-            force_used=config.disk_space_clean_forcibly_ratio,
-            warning_used=config.disk_space_warning_level_ratio,
-            force=config.clean_file_forcibly_enable,
-            batch_max=config.delete_file_batch_max,
-            interval_ms=config.clean_resource_interval,
-            log_pause_ms=config.delete_commit_log_files_interval,
-            queue_pause_ms=config.delete_consume_queue_files_interval,
-        ),
-        delay_levels=DelayLevels(config.message_delay_level),
-        checksum_block=BLOCK_SIZE,
-        check_at_start=config.check_at_start_bytes,
-        scrub_bytes_per_second=config.scrub_bytes_per_second,
-    )
-
-
-def _read_limits(config: BrokerConfig) -> ReadLimits:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return ReadLimits(
-        memory_count=config.max_transfer_count_on_message_in_memory,
-        memory_bytes=config.max_transfer_bytes_on_message_in_memory,
-        disk_count=config.max_transfer_count_on_message_in_disk,
-        disk_bytes=config.max_transfer_bytes_on_message_in_disk,
-        memory_window=memory * config.access_message_in_memory_max_ratio // 100,
-        warm_window=config.warm_window_bytes,
-        catch_up_distance=max(config.warm_window_bytes, CATCH_UP_DISTANCE_MIN),
-    )

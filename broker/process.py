@@ -1,4 +1,4 @@
-"""The processes `ropewalk broker` and `ropewalk namesrv`: configuration in, tasks running, and a graceful end.
+"""The process `ropewalk broker`: configuration in, tasks running, and a graceful end.
 
 Starting goes in an order in which nothing is promised too early: lock and recover the store, bind the ports, tell
 the embedded name server, ask the group who leads it, print the ready line. Stopping goes backwards: unregister, refuse
@@ -8,46 +8,52 @@ is no worse than a crash.
 
 from __future__ import annotations
 
-import errno
 import gc
 import ipaddress
-import json
 import os
 import random
-import resource
 import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 import trio
 
-import ropewalk
-from broker.broker import Broker, name_server_handlers
+from broker.announcement import Ports, print_config, ready_line
+from broker.broker import Broker
 from broker.discovery.registrar import Registrar
 from broker.discovery.route_finder import RouteFinder
 from broker.discovery.route_guard import RouteGuard
-from broker.logs import configure_logs, set_log_level
+from broker.launch import (
+    StartFailed,
+    connections_max,
+    monotonic_ms,
+    now_ms,
+    open_log,
+    raise_file_limit,
+    refuse_few_descriptors,
+    refuse_unfit_interpreter,
+    stop_signals,
+    way_out,
+)
+from broker.logs import set_log_level
+from broker.namesrv.handlers import name_server_handlers
 from broker.namesrv.server import NameServer
-from broker.options import BrokerOptions, NamesrvOptions
-from broker.remoting.session import Handlers, PartialFrameBudget, Session
+from broker.options import BrokerOptions
+from broker.remoting.session import Handlers, Session
 from broker.remoting.shell import Connection, Shell
 from broker.remoting.shell import Session as Served
 from broker.replication.group_member import LogCut, OwnGroup
 from broker.service_manager import notify
-from broker.settings.config import METRICS_PORTS, BrokerConfig, ConfigError, keep_settings, load_config
+from broker.settings.config import METRICS_PORTS, BrokerConfig, keep_settings, load_config
 from broker.settings.dledger import peers_of
-from broker.settings.keys import Mark
 from broker.state import json_file
 from broker.web.server import MetricsServer
-from ropewalk.client.core.addresses import Address
 from ropewalk.client.core.ids import ip_of, local_ip
-from ropewalk.errors import RopewalkError
 from store.io.disk import Disk
 from store.offline.diverged import cut_store, empty_store
 
@@ -59,85 +65,6 @@ _EXIT_FAILED = 70  # EX_SOFTWARE
 _TICK_S = 0.05
 _SETTLE_S = 5.0
 _STOP_FLUSH_S = 5.0
-_STORE_FILES = 1024
-_CONNECTIONS_MAX = 1_000_000
-_DESCRIPTORS_MIN = 128
-
-
-def _stop_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that stop this process in good order: that of a terminal that is closed, too.
-
-    Not where `nohup` has it ignored: there the process is to outlive its terminal.
-    """
-    stops = signal.SIGINT, signal.SIGTERM
-    return stops if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*stops, signal.SIGHUP)
-
-
-class StartFailed(RopewalkError):
-    """The process cannot start; the text tells the reason and the remedy."""
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
-
-
-def _open_log(level: str, form: str, file: Path | None) -> None:
-    try:
-        configure_logs(level, form, file, time.monotonic_ns)
-    except OSError as exc:
-        raise StartFailed(
-            f"cannot append to the log file {file}: {exc.strerror}. Choose another one with --log-file, or none"
-        ) from exc
-    if file is not None:  # standard output has the ready line; a file of its own shows where a process begins
-        log.info("starting", version=ropewalk.__version__, pid=os.getpid())
-
-
-def _refuse_unfit_interpreter() -> None:
-    if sys.platform != "linux":
-        raise StartFailed(
-            f"the server runs on Linux only, this is {sys.platform}; the client works everywhere"
-        )
-    if not __debug__:
-        raise StartFailed(
-            "started with -O, which strips the checks that keep the log honest: start without it"
-        )
-
-
-def _raise_file_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _refuse_few_descriptors() -> None:
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit != resource.RLIM_INFINITY and limit < _DESCRIPTORS_MIN:
-        raise StartFailed(
-            f"this process may open {limit} files at once, and a broker needs {_DESCRIPTORS_MIN} at the least "
-            f"(thousands for as many clients): raise the limit with `ulimit -n`, or LimitNOFILE= of a systemd unit"
-        )
-
-
-def _connections_max() -> int:
-    """How many descriptors may go to connections; the store keeps the rest for segments and queue files."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return max(limit - _STORE_FILES, limit // 4) if limit != resource.RLIM_INFINITY else _CONNECTIONS_MAX
-
-
-# -- the broker --------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Ports:
-    broker: int
-    fast: int | None
-    namesrv: int | None
-    ha: int
-    metrics: int | None
 
 
 class BrokerProcess:
@@ -150,7 +77,7 @@ class BrokerProcess:
             self,
             out_max=config.outgoing_bytes_max,
             idle_s=config.server_channel_max_idle_time_seconds,
-            connections_max=_connections_max(),
+            connections_max=connections_max(),
         )
         self.name_server = None if config.namesrv_addr else NameServer(monotonic_ms)
         self.broker: Broker
@@ -162,7 +89,7 @@ class BrokerProcess:
         """None in DLedger mode: there a term decides between two that claim one place."""
         self._routes: RouteFinder
         self._metrics_server: MetricsServer | None = None
-        self._ports: _Ports
+        self._ports: Ports
         self._ip: str
         self._paused = False
         """Whether the store is closed for a moment, and nobody is served."""
@@ -210,7 +137,7 @@ class BrokerProcess:
         ha = self._bind_ha()
         namesrv_port = self._bind_name_server() if self.name_server is not None else None
         metrics_port = self._bind_metrics() if config.metrics_exporter_type == "PROM" else None
-        self._ports = _Ports(port, fast, namesrv_port, ha, metrics_port)
+        self._ports = Ports(port, fast, namesrv_port, ha, metrics_port)
         self.broker = self._make_broker()
         try:
             self.broker.open()
@@ -342,7 +269,7 @@ class BrokerProcess:
         except OSError as exc:
             raise StartFailed(
                 f"cannot listen on {host}:{port} (metricsPromExporterPort): {exc.strerror}. "
-                + _way_out(exc, "--set metricsPromExporterPort=0", "--set metricsPromExporterHost=ADDRESS")
+                + way_out(exc, "--set metricsPromExporterPort=0", "--set metricsPromExporterHost=ADDRESS")
                 + "; --set metricsExporterType=DISABLE does without metrics"
             ) from exc
         if not asked and found != port:
@@ -357,7 +284,7 @@ class BrokerProcess:
             if what == "dLegerPeers":  # its port is known to the others: no free one will do
                 advice = "Stop what uses it, or give this member another port in everybody's dLegerPeers"
             else:
-                advice = _way_out(exc, f"--set {key}=0", "--set bindAddress=ADDRESS")
+                advice = way_out(exc, f"--set {key}=0", "--set bindAddress=ADDRESS")
             raise StartFailed(
                 f"cannot listen on {self.config.bind_address}:{port} ({what}): {exc.strerror}. {advice}"
             ) from exc
@@ -384,7 +311,7 @@ class BrokerProcess:
         if self._guard is not None:
             if (why := await self._guard.find_rival(self.config.namesrv_addr)) is not None:
                 raise StartFailed(why)
-        with trio.open_signal_receiver(*_stop_signals()) as signals:
+        with trio.open_signal_receiver(*stop_signals()) as signals:
             if self._metrics_server is not None:
                 self._metrics_server.start()
             async with trio.open_nursery() as nursery:
@@ -409,9 +336,9 @@ class BrokerProcess:
     async def _announce(self, started: float) -> None:
         with trio.move_on_after(_SETTLE_S):
             await self.broker.group.settle()
-        print(
-            self.ready_line(time.monotonic() - started), flush=True
-        )  # who reads it may send a signal at once
+        took_s = time.monotonic() - started
+        line = ready_line(self.config, self.broker.group, self._ports, took_s, as_json=self.options.json)
+        print(line, flush=True)  # who reads it may send a signal at once
         notify("READY=1")
 
     async def _replicate(self) -> None:
@@ -534,81 +461,11 @@ class BrokerProcess:
         self.broker.close()  # its helper threads wake the shell until the end
         self.shell.close()
 
-    # -- what the user sees ----------------------------------------------------------------------------
-
-    def ready_line(self, took_s: float) -> str:
-        config, group, ports = self.config, self.broker.group, self._ports
-        words = group.ready_words()
-        bound = config.bind_address
-        host = config.broker_ip1 if bound in ("0.0.0.0", "::") else bound
-        namesrv = (
-            ";".join(config.namesrv_addr) if ports.namesrv is None else str(Address(host, ports.namesrv))
-        )
-        ready = {
-            "version": ropewalk.__version__,
-            "broker": f"{config.broker_ip1}:{ports.broker}",
-            "fast": None if ports.fast is None else f"{config.broker_ip1}:{ports.fast}",
-            "namesrv": namesrv,
-            "ha": group.ha_address,
-            "metrics": None if ports.metrics is None else f"{_shown_host(config)}:{ports.metrics}",
-            "dataDir": str(config.store_path_root_dir.absolute()),
-            "mode": words.mode,
-            "sendOk": words.send_ok,
-            "startMs": round(took_s * 1000),
-            "brokerId": group.broker_id,
-            "epoch": group.epoch,
-        }
-        if self.options.json:
-            return json.dumps(ready)
-        embedded = " (embedded)" if ports.namesrv is not None else ""
-        reach = f" (listening on all addresses: {bound})" if bound in ("0.0.0.0", "::") else ""
-        return (
-            f"ropewalk {ropewalk.__version__} ready: broker {ready['broker']}{reach}, name server {namesrv}{embedded}, "
-            + (f"metrics {ready['metrics']}, " if ready["metrics"] else "")
-            + f"data {ready['dataDir']}, {words.mode}"
-            + (f" ({words.place})" if words.place else "")
-            + ", "
-            + (f"SEND_OK means {words.send_ok}" if words.takes_messages else words.send_ok)
-        )
-
-
-def _shown_host(config: BrokerConfig) -> str:
-    """Where people find what is bound to `metricsPromExporterHost`."""
-    host = config.metrics_prom_exporter_host
-    return config.broker_ip1 if host in ("0.0.0.0", "::") else host
-
-
-def _way_out(exc: OSError, any_port: str, other_address: str) -> str:
-    """Return the advice for an address that cannot be listened on."""
-    if exc.errno == errno.EADDRINUSE:
-        return f"Stop what uses it, or choose another port ({any_port} takes any free one)"
-    if exc.errno == errno.EACCES:
-        return f"Ports below 1024 need privileges: choose another one ({any_port} takes any free one)"
-    return f"Is that an address of this machine? Choose another one with {other_address}"
-
-
-def print_config(config: BrokerConfig, *, as_json: bool) -> None:
-    """Every honoured key and every key that was set: its value, and who gave it."""
-    rows = config.describe()
-    if as_json:
-        print(
-            json.dumps(
-                [{"key": r.key, "value": r.value, "origin": r.origin, "mark": r.mark.name} for r in rows]
-            )
-        )
-        return
-    width = max(len(f"{row.key} = {row.value}") for row in rows)
-    for row in rows:
-        effect = ", no effect" if row.mark is Mark.NO_EFFECT else ""
-        print(f"{row.key} = {row.value}".ljust(min(width, 60)) + f"  # {row.origin}{effect}")
-    for warning in config.warnings:
-        print(f"# {warning}")
-
 
 def run_broker(options: BrokerOptions) -> None:
     """Run a broker in the foreground. Raises RopewalkError with a text for the user if it cannot start."""
     started = time.monotonic()
-    _refuse_unfit_interpreter()
+    refuse_unfit_interpreter()
     named = {}
     if options.name_server is not None:
         named["namesrvAddr"] = options.name_server
@@ -636,11 +493,11 @@ def run_broker(options: BrokerOptions) -> None:
         if options.print_config:
             print_config(config, as_json=options.json)
             return
-        _open_log(config.log_level, config.log_format, config.log_file)
+        open_log(config.log_level, config.log_format, config.log_file)
         for warning in config.warnings:
             log.warning("configuration", finding=warning)
-        _raise_file_limit()
-        _refuse_few_descriptors()
+        raise_file_limit()
+        refuse_few_descriptors()
         process = BrokerProcess(config, options)
         process.start()
         # What exists now lives as long as the process: the collector need not look at it again, and a turn makes
@@ -666,87 +523,3 @@ def run_broker(options: BrokerOptions) -> None:
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
-
-
-# -- the name server ---------------------------------------------------------------------------------
-
-
-class NamesrvProcess:
-    """A name server on its own."""
-
-    peer_reply_expected = False
-    next_turn_s = None
-
-    def __init__(self) -> None:
-        self.shell = Shell(self)
-        self.name_server = NameServer(monotonic_ms)
-        self._budget = PartialFrameBudget()
-
-    def begin_turn(self) -> None:
-        pass
-
-    def end_turn(self) -> None:
-        pass
-
-    def on_wakeup(self) -> None:
-        pass
-
-    def on_priority_served(self) -> None:
-        pass
-
-    def start(self, options: NamesrvOptions) -> int:
-        handlers = name_server_handlers(self.name_server)
-        try:
-            return self.shell.listen(
-                options.host,
-                options.port,
-                lambda link: Session(link, handlers, self.name_server.closed, budget=self._budget),
-            )
-        except OSError as exc:
-            raise StartFailed(
-                f"cannot listen on {options.host}:{options.port}: {exc.strerror}. "
-                + _way_out(exc, "--port 0", "--host ADDRESS")
-            ) from exc
-
-    async def run(self, ready_line: str) -> None:
-        with trio.open_signal_receiver(*_stop_signals()) as signals:
-            print(ready_line, flush=True)
-            notify("READY=1")
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.shell.run)
-                nursery.start_soon(self._sweep)
-                async for number in signals:
-                    log.info("stopping", signal=signal.Signals(number).name)
-                    notify("STOPPING=1")
-                    break
-                nursery.cancel_scope.cancel()
-
-    async def _sweep(self) -> None:
-        seconds = 0
-        while True:
-            await trio.sleep(1)
-            seconds += 1
-            self.shell.sweep()
-            if seconds % 5 == 0:
-                self.name_server.expire()
-
-
-def run_namesrv(options: NamesrvOptions) -> None:
-    """Run a name server in the foreground."""
-    _refuse_unfit_interpreter()
-    _open_log(options.log_level, options.log_format, options.log_file)
-    _raise_file_limit()
-    process = NamesrvProcess()
-    port = process.start(options)
-    address = str(Address(options.host, port))
-    if options.json:
-        line = json.dumps({"version": ropewalk.__version__, "namesrv": address})
-    else:
-        line = f"ropewalk {ropewalk.__version__} name server ready: {address}"
-    try:
-        trio.run(process.run, line)
-    finally:
-        process.shell.close()
-
-
-__all__ = ["BrokerProcess", "ConfigError", "NamesrvProcess", "run_broker", "run_namesrv"]

@@ -2,8 +2,8 @@
 
     from ropewalk import Message, Producer
 
-`Producer`, `TransactionProducer`, `PullConsumer`, `PushConsumer` and `Admin` block; the same with `Async` before the
-name are for trio and asyncio. Every public name is imported when it is first used, so that `import ropewalk` costs
+`Producer`, `TransactionProducer`, `PullConsumer`, `PushConsumer`, `Kv` and `Admin` block; the same with `Async` before
+the name are for trio and asyncio. Every public name is imported when it is first used, so that `import ropewalk` costs
 nothing and a blocking program never pays for an event loop. `ropewalk.testing` holds pytest fixtures.
 
 `format` holds every byte layout as pure functions, `client` the sans-IO client core and its shells, `codes` the
@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ropewalk.client.aio.admin import AsyncAdmin
+    from ropewalk.client.aio.kv import AsyncKv
     from ropewalk.client.aio.producer import AsyncProducer
     from ropewalk.client.aio.pull_consumer import AsyncPullConsumer
     from ropewalk.client.aio.push_consumer import AsyncPushConsumer
     from ropewalk.client.aio.transaction_producer import AsyncTransactionProducer
     from ropewalk.client.blocking.admin import Admin
+    from ropewalk.client.blocking.kv import Kv
     from ropewalk.client.blocking.producer import Producer
     from ropewalk.client.blocking.pull_consumer import PullConsumer
     from ropewalk.client.blocking.push_consumer import PushConsumer
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from ropewalk.client.core.produce.transacting import Outcome, Transaction
     from ropewalk.client.core.request_reply import NoReply, ReplyMessage
     from ropewalk.client.core.routes import Queue
+    from ropewalk.client.kv.core import Fenced, KvLock, KvStatus
     from ropewalk.errors import (
         LocalProtocolError,
         OutcomeUnknown,
@@ -62,6 +65,11 @@ __all__ = [
     "AsyncPushConsumer",
     "Admin",
     "AsyncAdmin",
+    "Kv",
+    "AsyncKv",
+    "KvLock",
+    "KvStatus",
+    "Fenced",
     "ReceivedMessage",
     "RetryLater",
     "Skipped",
@@ -80,6 +88,9 @@ __all__ = [
 
 _HOMES = {
     "ropewalk.client.aio.admin": ("AsyncAdmin",),
+    "ropewalk.client.aio.kv": ("AsyncKv",),
+    "ropewalk.client.blocking.kv": ("Kv",),
+    "ropewalk.client.kv.core": ("Fenced", "KvLock", "KvStatus"),
     "ropewalk.client.core.request_reply": ("NoReply", "ReplyMessage"),
     "ropewalk.client.blocking.admin": ("Admin",),
     "ropewalk.client.blocking.producer": ("Producer",),

@@ -30,6 +30,11 @@ class EntryHost:
         return self._preallocator.spare_wanted
 
     @property
+    def is_full(self) -> bool:
+        """Tell whether the disk had no room for the next segment when it was asked last."""
+        return self._preallocator.full is not None
+
+    @property
     def is_flushing(self) -> bool:
         """Tell whether a flush was asked for that is not reported yet."""
         return self._requested > self.flushed_offset

@@ -428,7 +428,11 @@ class MessageStore:
             self._entry_host.request_flush()
         if is_behind or (self.log.spare is None and self._preallocator.spare_wanted):
             raise DiskFull("busy: the next segment of the log is being prepared, try again")
-        segment = self.log.segment_for(size)
+        try:
+            segment = self.log.segment_for(size)
+        except DiskFull as exc:
+            self._preallocator.full = str(exc)
+            raise
         self._preallocator.full = None
         return segment
 

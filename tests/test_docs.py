@@ -3,11 +3,15 @@
 import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from ropewalk import Admin, Message, Producer
 from store.recovery.scan import RULES
 from tests.support.documents import (
     DOCUMENTS,
@@ -18,9 +22,11 @@ from tests.support.documents import (
     commands,
     program,
     run,
+    section,
     text_of,
 )
-from tests.support.processes import ROOT, checkout_command, checkout_environment, running_broker
+from tests.support.processes import ROOT, checkout_command, checkout_environment, running_broker, stop
+from tests.support.waiting import until, until_answered
 from tools.documents.requests import meanings
 from tools.drill.drills import DRILLS
 
@@ -210,3 +216,76 @@ def test_the_page_about_drills_does_what_it_shows(tmp_path: Path, long_run: bool
         if long_run or " drill run " not in command.words:
             check_shown(command, run(command, tmp_path, checkout_environment(), timeout_s=180))
     assert (tmp_path / "page.html").exists() is long_run
+
+
+CONSUMER = """
+import sys
+from ropewalk import PushConsumer
+group, known, begin = sys.argv[1:]
+def handle(message):
+    if known == "no":
+        raise ValueError("no such customer")
+    print(message.topic, message.body.decode(), *message.keys, message.tags, message.properties["shop"], flush=True)
+PushConsumer(group, {"orders": "*"}, handle, max_retries=0, consume_from=begin).run()
+"""
+
+
+@pytest.mark.slow
+def test_the_page_about_dead_letters_does_what_it_shows(tmp_path: Path) -> None:
+    """Its group fails until it is mended; another group reads the same topic, and must not see a message twice."""
+    page = "docs/operate/dead-letters.md"
+    with ExitStack() as stack:
+        broker = stack.enter_context(
+            running_broker(checkout_command(), cwd=tmp_path, environment=checkout_environment())
+        )
+        environment = checkout_environment() | {"ROPEWALK_NAMESRV_ADDR": broker.namesrv}
+        program(tmp_path, f"export NAMESRV_ADDR={broker.namesrv}")
+        errors = stack.enter_context((tmp_path / "consumers-stderr.txt").open("wb"))
+
+        def consumer(group: str, known: str, name: str, begin: str = "earliest") -> subprocess.Popen[bytes]:
+            out = stack.enter_context((tmp_path / f"{name}.txt").open("wb"))
+            command = [sys.executable, "-c", CONSUMER, group, known, begin]
+            process = subprocess.Popen(command, env=environment, stdout=out, stderr=errors)
+            stack.callback(stop, process)
+            return process
+
+        def handled(name: str) -> list[str]:
+            return sorted((tmp_path / f"{name}.txt").read_text().splitlines())
+
+        def show(title: str) -> None:
+            for command in commands(section(page, title)):
+                check_shown(command, run(command, tmp_path, environment))
+
+        with Admin(broker.namesrv) as admin:
+
+            def settled() -> bool:
+                return {one.group: one.lag for one in admin.all_progress()} == {"billing": 0, "reports": 0}
+
+            def told() -> str:
+                log = (tmp_path / "consumers-stderr.txt").read_text(errors="replace")[-2000:]
+                return f"{handled('mended')} {admin.progress('billing')} {admin.consumers('billing')}\n{log}"
+
+            admin.create_topic("orders", queues=1)
+            failing = consumer("billing", "no", "failing")
+            consumer("reports", "yes", "reports")
+            until_answered(
+                lambda: all(admin.consumers(group) is not None for group in ("billing", "reports")),
+                "both groups are there",
+            )
+            with Producer(broker.namesrv) as producer:
+                for n in (1, 2, 3):
+                    order = f'{{"order": {n}}}'.encode()
+                    producer.send("orders", Message(order, [f"o-{n}"], "paid", {"shop": "7"}))
+            orders = [f'orders {{"order": {n}}} o-{n} paid 7' for n in (1, 2, 3)]
+            until_answered(lambda: admin.dead_letters() == {"billing": 3}, "all are dead letters")
+            until(lambda: handled("reports") == orders, "the other group has them")
+            until_answered(settled, "both groups have committed how far they are")
+            show("See them")
+            show("Find out why")
+            stop(failing)
+            show("Replay")
+            consumer("billing", "yes", "mended", "latest")
+            until(lambda: handled("mended") == orders, told, patience_s=60)
+            until_answered(settled, "its progress is committed")
+            show("Give up")
+            assert handled("reports") == orders, "nobody else got what was replayed"

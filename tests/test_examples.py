@@ -26,7 +26,7 @@ LAST_LINE = {
     "sql_filter.py": "3 of 6 orders reviewed: order-1 order-3 order-5",
     "request_reply.py": "unicorn: nobody answered the request to price-requests within 1 s",
 }
-ELSEWHERE = {"test_orders.py", "with_fastapi.py"}
+ELSEWHERE = {"lock.py", "test_orders.py", "with_fastapi.py"}
 """Run by tests of their own."""
 
 pytestmark = pytest.mark.slow
@@ -84,4 +84,4 @@ SERVED = Path(__file__).with_name("support") / "serve_example.py"
 def test_every_example_is_run_by_a_test() -> None:
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {*LAST_LINE, *ELSEWHERE}
-    assert len(names) == 14
+    assert len(names) == 15

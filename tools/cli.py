@@ -41,6 +41,7 @@ FAMILIES = {
     "admin": "tools.admin.cli",
     "bench": "tools.bench.cli",
     "drill": "tools.drill.cli",
+    "kv": "tools.kv.cli",
     "pipeline": "tools.pipeline.cli",
     "store": "tools.storage.cli",
 }
@@ -123,9 +124,10 @@ def run(servers: Collection[str]) -> NoReturn:
     command meets a Ctrl-C before and after its own handling in silence, and an output that fails in a sentence.
     """
     words = sys.argv[1:]
-    if next((word for word in words if not word.startswith("-")), None) in servers:
-        if not {"-h", "--help"} & set(words):
-            import broker.process  # noqa: F401 - now, while a Ctrl-C still ends the process silently
+    command = next((word for word in words if not word.startswith("-")), None)
+    if command in servers:
+        if not {"-h", "--help"} & set(words):  # now, while a Ctrl-C still ends the process silently
+            importlib.import_module("broker.process" if command == "broker" else "broker.namesrv_process")
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.exit(app(prog_name="ropewalk"))
     signal.signal(signal.SIGINT, _leave)
@@ -257,8 +259,8 @@ def namesrv(
     Its log is set as a broker's is, by option or by ROPEWALK_LOG_LEVEL, ROPEWALK_LOG_FORMAT and ROPEWALK_LOG_FILE.
     """
     from broker.logs import FORMATS, LEVELS
+    from broker.namesrv_process import run_namesrv
     from broker.options import NamesrvOptions
-    from broker.process import run_namesrv
 
     with expected_errors(as_json=as_json):
         environ = os.environ
@@ -305,6 +307,17 @@ def drill(context: typer.Context) -> None:
     from tools.drill.cli import app as drill_app
 
     _hand_over(drill_app, context)
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def kv(context: typer.Context) -> None:
+    """Use the key-value store of a DLedger group: `ropewalk kv get | put | cas | delete | scan | lock | status`."""
+    from tools.kv.cli import app as kv_app
+
+    _hand_over(kv_app, context)
 
 
 @app.command(

@@ -70,6 +70,9 @@ from ropewalk.format.dledger.frame import Kind, encode_head_with
 
 log = structlog.get_logger("ha.dledger")
 
+STUCK_MS = 1_000
+"""A log that waits for so long does not wait for its next segment only."""
+
 
 class MemberFailed(RopewalkError):
     """A member whose state is inconsistent, or whose write failed: it must stop rather than vote again."""
@@ -158,7 +161,11 @@ class LedgerShell:
         self._read_number = 0
         self._transfers: dict[int, Callable[[TransferResult], None]] = {}
         """Callbacks that wait for the outcome of a transfer, by its token."""
-        storage.on_stuck = lambda stuck: self._tell(Stuck(stuck))
+        self._stuck_at: int | None = None
+        """Since when the log waits for room on the disk, or for a cut."""
+        self._is_stuck = False
+        """Whether it has waited for so long that people are told."""
+        storage.on_stuck = self._stuck
 
     @property
     def commit(self) -> Point:
@@ -202,6 +209,7 @@ class LedgerShell:
         now = self._now()
         if not self._group:
             self.peers.tick(now, late)
+        self._say_stuck(now)
         self._tell(Tick(now, late, self._rng.random()))
         self._forwards.tick(now)
         if self._commits or self._needs_flush or self._opening is not None:  # outside of any turn
@@ -417,6 +425,27 @@ class LedgerShell:
             assert len(body) == run.size, (run, len(body))
         link.send(encode_head_with(frame, flags, self._group, count, numbers, len(body), checksum), body)
 
+    # -- a disk without room ------------------------------------------------------------------------------
+
+    def _stuck(self, stuck: bool) -> None:
+        self._stuck_at = self._now() if stuck else None
+        self._tell(Stuck(stuck))
+
+    def _say_stuck(self, now: int) -> None:
+        """Tell people when the log has waited for long, and when it goes on."""
+        is_stuck = self._stuck_at is not None and now - self._stuck_at >= STUCK_MS
+        if is_stuck is not self._is_stuck:
+            self._is_stuck = is_stuck
+            if is_stuck:
+                log.error(
+                    "no room on the disk for the log: this member cannot lead, and keeps what it has",
+                    role=self.standing.role.value,
+                    end=self.core.log.end.index,
+                    remedy="make room; it goes on by itself",
+                )
+            else:
+                log.info("the log goes on", end=self.core.log.end.index)
+
     # -- what consumers may see --------------------------------------------------------------------------
 
     def _show(self) -> None:
@@ -458,5 +487,5 @@ class LedgerShell:
             )
         return LedgerStatus(
             self.me.id, self.me.group, self.standing, core.log.end, core.log.durable, self.commit, self.shown,
-            self.elections, self.role_changes, tuple(views),
+            self.elections, self.role_changes, tuple(views), self._is_stuck,
         )  # fmt: skip

@@ -42,3 +42,5 @@ class LedgerStatus(Struct, frozen=True):
     """How often this member became the leader since it started."""
     role_changes: int
     peers: tuple[PeerView, ...]
+    stuck: bool
+    """Whether its disk has no room for its log: it cannot lead."""

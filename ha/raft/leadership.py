@@ -77,6 +77,11 @@ class Leadership:
         since = now - self._settings.election_max_ms
         return quorum.is_majority([self._me, *(peer for peer, at in self._heard.items() if at >= since)])
 
+    def able_quorum(self, quorum: QuorumAckChecker) -> tuple[MemberId, ...]:
+        """Return the peers that could lead, if these could commit entries without this member; else none."""
+        able = [peer for peer, each in self.dispatchers.items() if each.is_linked and each.is_able]
+        return tuple(able) if quorum.is_majority(able) else ()
+
     def appended(self, prev: Point, run: Run) -> None:
         """Note a run that was appended behind `prev`, for the dispatchers to send."""
         assert run.term == self.term and run.first == prev.index + 1, (run, prev, self.term)

@@ -383,10 +383,21 @@ class RaftNode:
             leadership.was_late(event.late)
         elif leadership is not None and not leadership.hears_majority(self.quorum, self.now):
             self.election.become_candidate("no majority was heard for an election timeout")
+        elif self.election.stuck and self._cannot_open:
+            self.election.become_candidate("there is no room on the disk to open the term")
         self.election.tick(event.late, event.draw, self.log, self._unindexed, draft)
         led = self.leadership if self.role is Role.LEADER else None
         self.reads.tick(self.now, draft)
-        self.transfers.tick(led, self.quorum, self.log, self.applied, self.now, draft)
+        self.transfers.tick(led, self.quorum, self.log, self.applied, self.election.stuck, self.now, draft)
+
+    @property
+    def _cannot_open(self) -> bool:
+        """Return whether this leader's term has no entry yet, and others could lead."""
+        return (
+            self.leadership is not None
+            and self.term_first < 0
+            and bool(self.leadership.able_quorum(self.quorum))
+        )
 
     @property
     def _unindexed(self) -> int:

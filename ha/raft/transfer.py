@@ -10,6 +10,8 @@ was committed. It may depose a leader that had given the transfer up, which cost
 
 A *preferred* leader takes over in the same way: once a second a leader that is none of `preferredLeaderId` looks for
 one of them that lives and lacks little. Where that fails, it looks half as often each time, once a minute at last.
+A leader that is *stuck*, its disk being full, looks in the same way for any member that is not. It goes on leading
+where those do not make a quorum: nobody could take messages then, and readers need a leader.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Transfer(Struct):
     """A transfer that is under way."""
 
     token: int | None
-    """None: nobody asked; a preferred leader is to lead."""
+    """None: nobody asked; a preferred leader is to lead, or one whose disk has room."""
     target: MemberId
     term: int
     """The term of the leader that hands over."""
@@ -45,7 +47,7 @@ class Transfer(Struct):
 class Transfers:
     """The transfers that a member begins while it leads, one at a time."""
 
-    __slots__ = ("_look_at", "_me", "_pause_ms", "_settings", "_told_in", "current")
+    __slots__ = ("_look_at", "_me", "_pause_ms", "_settings", "_told_in", "_was_stuck", "current")
 
     def __init__(self, me: MemberId, settings: Settings) -> None:
         self.current: Transfer | None = None
@@ -53,7 +55,8 @@ class Transfers:
         self._settings = settings
         self._pause_ms = PREFERRED_FIRST_MS
         self._look_at: int | None = None
-        """When this leader looks for a preferred one."""
+        """When this leader looks for a better one."""
+        self._was_stuck = False
         self._told_in = -1
         """The term in which another member was told last to take the lead."""
 
@@ -140,17 +143,20 @@ class Transfers:
         quorum: QuorumAckChecker,
         log: LogState,
         applied: Point,
+        stuck: bool,
         now: int,
         draft: Draft,
     ) -> None:
-        """Give up a transfer whose time has passed, and look for a preferred leader."""
+        """Give up a transfer whose time has passed, and look for a better leader."""
         current = self.current
         if current is not None and now >= current.deadline:
             self._end(TransferResult.TAKE_LEADERSHIP_FAILED, now, draft)
             # Messages are taken between two transfers: one that follows at once would refuse them twice as long.
             self._look_at = now + self._pause_ms
-        preferred = self._settings.preferred
-        if leadership is None or not preferred or self._me in preferred:
+        if stuck is not self._was_stuck:
+            self._was_stuck, self._look_at, self._pause_ms = stuck, None, PREFERRED_FIRST_MS
+        better = self._better(leadership, quorum, stuck)
+        if leadership is None or not better:
             self._look_at = None
             return
         if self._look_at is None:
@@ -160,13 +166,20 @@ class Transfers:
         self._look_at = now + self._pause_ms
         ready = [
             peer
-            for peer in preferred
-            if peer in quorum.voters
-            and self._could_lead(peer, leadership, now)
-            and self._is_close(leadership.dispatchers[peer], log)
+            for peer in better
+            if self._could_lead(peer, leadership, now) and self._is_close(leadership.dispatchers[peer], log)
         ]
         if ready:
             self._begin(None, _closest(leadership.dispatchers, ready), leadership.term, now)
+
+    def _better(
+        self, leadership: Leadership | None, quorum: QuorumAckChecker, stuck: bool
+    ) -> tuple[MemberId, ...]:
+        """Return the members that should lead in place of this one, if they could."""
+        preferred = self._settings.preferred
+        if stuck:
+            return leadership.able_quorum(quorum) if leadership is not None else ()
+        return () if self._me in preferred else tuple(peer for peer in preferred if peer in quorum.voters)
 
     def send_what_is_due(
         self, leadership: Leadership, log: LogState, applied: Point, now: int, draft: Draft

@@ -3,8 +3,8 @@
     1  nothing is being flushed, and the helpers ahead of the writer hold still
     2  `cut` names the point, durably
     3  the log ends there, in memory; later segments are let go as soon as nobody holds them
-    4  what stood behind goes to `diverged/` (at most 64 MiB of it), later files are removed, the newest first, the rest
-       is zeroed and synced
+    4  what stood behind goes to `diverged/` (at most 64 MiB of it, and what the disk has room for), later files are
+       removed, the newest first, the rest is zeroed and synced
     5  `cut` is removed
 
 Between 2 and 5 a start finds the note and does all of it again. Entries that arrive meanwhile wait.
@@ -12,13 +12,18 @@ Between 2 and 5 a start finds the note and does all of it again. Entries that ar
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Final
+
+import structlog
 
 from store.entries.files import LedgerFiles, LogPoint
 from store.io.disk import Disk
 from store.log.segment import Segment
+from store.write_back import unless_full
 
+log = structlog.get_logger("store.entries")
 KEPT_MAX: Final = 64 << 20
 _CHUNK: Final = 1 << 20
 
@@ -44,9 +49,10 @@ def remove_behind(
     for segment, start, end in pieces:
         for at in range(start, end, _CHUNK):
             data = bytes(segment.map[at : min(at + _CHUNK, end, at + left)])
-            if data:
-                disk.append_file(target, data)
-                left -= len(data)
+            if data and not unless_full(partial(disk.append_file, target, data)):
+                log.warning("no room for a copy of what is cut: none of it was committed", path=str(target))
+                left = 0
+            left -= min(len(data), left)
     for segment in reversed(removed):
         segment.file.close()
         disk.remove(segment.file.path)

@@ -8,6 +8,8 @@ What waits stands in `_orders`, in its order, and is looked at whenever somethin
 cut that a reader's hold delays, or a disk that was full, holds nothing up for ever. Every `done` is called on the loop,
 and never inside the call that it answers.
 
+A full disk ends nobody: ballots and cuts wait for room, the note of the commit point says less than it might.
+
 The end of the log is behind its last *entry*. A filler may stand there: of a segment that this member sealed, and in
 whose place a leader may have put another entry. Then the filler is cut like entries are.
 """
@@ -24,13 +26,15 @@ from ropewalk.errors import CorruptRecord
 from ropewalk.format.dledger.entry import decode_head
 from store.entries.cut import remove_behind
 from store.entries.files import NOTHING, CommitNote, LedgerFiles, LogPoint, LogRun, TermRow
-from store.entries.reads import FoundRun, Marks, Place, read_run
+from store.entries.ordered_writes import OrderedWrites
+from store.entries.reads import FoundRun, Marks, Place, first_index, read_run
 from store.entries.recovery import FoundEntries, recover
 from store.io.disk import Disk
 from store.io.workers import Completions, Worker
-from store.log.commitlog import CommitLog
+from store.log.commitlog import CommitLog, StoreDamaged
 from store.log.entry_writer import EntryWriter, WrittenRun
 from store.log.segment import Segment
+from store.write_back import unless_full
 
 _NOTE_INTERVAL_MS: Final = 100
 
@@ -49,6 +53,10 @@ class LogHost(Protocol):
     @property
     def spare_wanted(self) -> bool:
         """Tell whether a segment is being made at this moment."""
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether the disk had no room for the next segment when it was asked last."""
 
     def next_segment(self, base_offset: int) -> Segment | None:
         """Begin the segment at this offset; None while there is none ready. Never waits."""
@@ -88,7 +96,7 @@ class EntryLog:
     def __init__(self, directory: Path, notes: Path, tails: Path, log: CommitLog, disk: Disk) -> None:
         """`directory` has DLedger's files beside the log's, `notes` our own; `tails` gets what recovery cuts."""
         self.on_stuck: Callable[[bool], None] = lambda stuck: None
-        """Called when a run has to wait, and when none does any more."""
+        """Called when a run has to wait or the disk has no room, and when neither is so any more."""
         self.writer = EntryWriter(self._written)
         """The writer of this member's own entries, while it leads."""
         self.found: FoundEntries
@@ -111,11 +119,12 @@ class EntryLog:
         self._is_cutting = False
         self._flushes: deque[tuple[int, LogPoint, int, Callable[[LogPoint, int], None]]] = deque()
         self._noted = NOTHING
-        self._is_noting = False
+        self._is_noting = self._lacks_room_for_note = False
         self._next_note_ms = 0
         self._host: LogHost
         self._completions: Completions
         self._storage: Worker
+        self._writes: OrderedWrites
         self._reader: Worker
 
     # -- open and close ----------------------------------------------------------------------------------
@@ -134,6 +143,7 @@ class EntryLog:
         self._host = host
         self._completions = completions
         self._storage = storage
+        self._writes = OrderedWrites(storage)
         self._reader = reader
 
     def close(self) -> None:
@@ -142,7 +152,7 @@ class EntryLog:
         self._storage.stop()
         self._completions.run()
         if self.commit != self._noted:
-            self._files.save_commit(self._note(), self._end[0])
+            unless_full(partial(self._files.save_commit, self._note(), self._end[0]))
 
     @property
     def rows(self) -> tuple[TermRow, ...]:
@@ -173,7 +183,7 @@ class EntryLog:
     def save(self, term: int, vote: str, done: Callable[[], None]) -> None:
         """Put the ballot on disk, its file's name included."""
         self.ballot = term, vote
-        self._storage.submit(partial(self._files.save_ballot, term, vote), lambda _: done())
+        self._writes.submit(partial(self._files.save_ballot, term, vote), done)
 
     def place(self, first: int, count: int, term: int, pos: int, data: bytes | memoryview, skip: int) -> None:
         """Write a run but for its first `skip` bytes, which are here already. HOT.
@@ -209,17 +219,21 @@ class EntryLog:
             segment.pins += 1
         mark = self._marks.before(max(index - 1, 0))
         job = partial(read_run, segments, self._end[2], mark, index, bytes_max)
-        self._reader.submit(job, partial(self._have_read, segments, done))
+        self._reader.submit(job, partial(self._have_read, segments, index, self.cuts, done))
 
     def _have_read(
         self,
         segments: list[Segment],
+        index: int,
+        cuts: int,
         done: Callable[[LogPoint, LogRun | None, bytes | memoryview], None],
         result: tuple[FoundRun, Place | None],
     ) -> None:
         for segment in segments:
             segment.pins -= 1
         found, last = result
+        if cuts == self.cuts and not self._is_cutting:  # else it may be what stood there before
+            self._refuse_damage(index, found)
         if last is not None and last[0] <= self._end[0]:
             self._marks.read_through(*last)
         done(*found)
@@ -232,7 +246,23 @@ class EntryLog:
     def end_doubt(self) -> None:
         """Remove the note of a doubtful recovery."""
         self.doubt = None
-        self._storage.submit(partial(self._files.remove, "doubt"), lambda _: None)
+        self._writes.submit(partial(self._files.remove, "doubt"), lambda: None)
+
+    def _refuse_damage(self, index: int, found: FoundRun) -> None:
+        """Raise `StoreDamaged` if one of these entries, or a head on the way to them, is not what was written."""
+        prev, run, _data = found
+        if run is None:
+            first = self._log.segments[0] if self._log.segments else None
+            is_whole = first is None or first_index(first) >= index or index > self._end[0]
+        else:
+            is_cut = run[0] + run[1] - 1 > self._end[0]
+            is_whole = is_cut or (prev[1], run[2]) == (self.term_at(prev[0]), self.term_at(run[0]))
+        if not is_whole:
+            raise StoreDamaged(
+                f"entry {index} of the log in {self._log.directory}, or one just before it, is not what was written: "
+                "stop this member, put a copy of another member's store in its place (under its own dledger-ID name), "
+                "and start it again"
+            )
 
     # -- what is done ------------------------------------------------------------------------------------
 
@@ -309,7 +339,12 @@ class EntryLog:
                 orders.popleft()
             elif orders[0] is order:
                 break
-        stuck = any(isinstance(order, _Place) for order in orders)
+        self._tell_stuck()
+
+    def _tell_stuck(self) -> None:
+        is_waiting = any(isinstance(order, _Place) for order in self._orders)
+        is_full = self._writes.lack_room or self._lacks_room_for_note or self._host.is_full
+        stuck = is_waiting or is_full
         if stuck is not self._is_stuck:
             self._is_stuck = stuck
             self.on_stuck(stuck)
@@ -326,7 +361,7 @@ class EntryLog:
             return False  # their files go; in the one that stays nobody reads behind what is committed
         self._is_cutting = True
         job = partial(self._files.save_point, "cut", order.point)
-        self._storage.submit(job, lambda _: self._cut_now(order))
+        self._writes.submit(job, partial(self._cut_now, order))
         return True
 
     def _cut_now(self, order: _Cut) -> None:
@@ -347,7 +382,7 @@ class EntryLog:
         job = partial(
             remove_behind, order.point, kept, old_end, removed, self._diverged, self._files, self._disk
         )
-        self._storage.submit(job, lambda _: self._cut_done(order))
+        self._writes.submit(job, partial(self._cut_done, order))
 
     def _cut_done(self, order: _Cut) -> None:
         self._orders.popleft()
@@ -362,8 +397,8 @@ class EntryLog:
 
     def tick(self, now_ms: int) -> None:
         """Try waiting orders again, and write the commit point down when it is due."""
-        if self._orders:
-            self._work()
+        self._writes.retry()
+        self._work()
         if (
             self.commit != self._noted
             and not self._is_noting
@@ -372,13 +407,14 @@ class EntryLog:
             self._is_noting = True
             self._next_note_ms = now_ms + _NOTE_INTERVAL_MS
             note = self._note()
-            self._storage.submit(
-                partial(self._files.save_commit, note, self._end[0]), lambda _: self._have_noted(note)
-            )
+            write = partial(self._files.save_commit, note, self._end[0])
+            self._storage.submit(partial(unless_full, write), partial(self._have_noted, note))
 
     def _note(self) -> CommitNote:
         return CommitNote(self.commit, [row for row in self._rows if row[1] <= self.commit[0]])
 
-    def _have_noted(self, note: CommitNote) -> None:
+    def _have_noted(self, note: CommitNote, is_written: bool) -> None:
         self._is_noting = False
-        self._noted = note.commit
+        self._lacks_room_for_note = not is_written  # nor would there be any for a ballot
+        if is_written:
+            self._noted = note.commit

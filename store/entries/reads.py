@@ -2,7 +2,8 @@
 
 There is no index in memory of every entry. What is kept are *marks*, one for each 256 KiB of growth, and the last
 entries of the runs that were read last: a member that catches up asks for what stands right behind those. From the
-nearest of them, or else the segment's beginning, heads are followed one by one.
+nearest of them, or else the segment's beginning, heads are followed one by one. What is read is checked as at a start:
+a run ends in front of an entry that is not what was written, and of none at all there is no run.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
+from zlib_ng.zlib_ng import crc32
+
 from ropewalk.format.dledger.entry import HEAD_SIZE, MAGIC
 from store.entries.files import NOTHING, LogPoint, LogRun
 from store.log.segment import Segment
 
 _HEAD: Final = Struct(">iiqq")  # magic, size, index, term
+_WHOLE_HEAD: Final = Struct(">iiqqq8xIi")  # ..., place, CRC, body size
 _MARK_BYTES: Final = 256 << 10
 _MARKS_MAX: Final = 8192
 _LAST_READS_MAX: Final = 16
@@ -60,6 +64,12 @@ class Marks:
         self._last_reads = {key: pos for key, pos in self._last_reads.items() if key <= index}
 
 
+def first_index(segment: Segment) -> int:
+    """Return the index that the first head in a segment names."""
+    index: int = _HEAD.unpack_from(segment.map, 0)[2]
+    return index
+
+
 def read_run(
     segments: Sequence[Segment], end: int, mark: Place | None, index: int, bytes_max: int
 ) -> tuple[FoundRun, Place | None]:
@@ -92,20 +102,24 @@ def _run_at(
     begin = at = pos - segment.base_offset
     limit = min(segment.size - HEAD_SIZE, end - segment.base_offset - 1)
     count, run_term, last = 0, -1, at
+    data, place, unpack = segment.map, segment.base_offset, _WHOLE_HEAD.unpack_from
     while at <= limit:
-        magic, size, found, term = _HEAD.unpack_from(segment.map, at)
+        magic, size, found, term, own_place, crc, body_size = unpack(data, at)
         if magic != MAGIC or found != index + count or (count and term != run_term):
             break
         if count and at + size - begin > bytes_max:
+            break
+        if own_place != place + at or size != HEAD_SIZE + body_size:
+            break
+        if crc and crc32(data[at + HEAD_SIZE : at + size]) != crc:
             break
         run_term, last = term, at
         at += size
         count += 1
     if not count:
         return (NOTHING, None, b""), None
-    data = bytes(segment.map[begin:at])
     run = index, count, run_term, pos, at - begin
-    return (prev, run, data), (index + count - 1, segment.base_offset + last)
+    return (prev, run, bytes(data[begin:at])), (index + count - 1, segment.base_offset + last)
 
 
 def _holder(segments: Sequence[Segment], offset: int) -> Segment | None:

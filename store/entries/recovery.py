@@ -2,6 +2,7 @@
 
     sighting above the known commit point                  valid entries behind    nothing behind
     whole: head, CRC, index = last + 1, no falling term    keep                    keep
+           nor a new one that no record opens
     zeros                                                  cut, doubt              the log ends
     anything else                                          cut, doubt              torn: cut
 
@@ -23,6 +24,7 @@ from msgspec import Struct
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.dledger.entry import HEAD_SIZE, EntryHead, decode_head
 from store.entries.files import NOTHING, LedgerFiles, LogPoint, TermRow
+from store.entries.term_record import term_is_vouched_for
 from store.io.disk import Disk
 from store.log.commitlog import CommitLog, StoreDamaged
 from store.recovery.record_scan import NoRecord, ScannedRecord, scan_entry, scan_record
@@ -108,6 +110,8 @@ def _walk(log: CommitLog, commit: LogPoint, rows: list[TermRow]) -> tuple[LogPoi
                 break
             is_first = False
         elif seen.index != index + 1 or seen.term < term:
+            break
+        if index >= 0 and commit[0] >= 0 and not term_is_vouched_for(segment, position, seen, term):
             break
         if seen.term != term or not rows:
             rows.append((seen.term, seen.index, pos))

@@ -160,7 +160,7 @@ class Preallocator:
             self._log.spare is None
             and not self.spare_wanted
             and now >= self._next_spare_ms
-            and room < _room_for_spare(self._segment_size, self._window)
+            and (room < _room_for_spare(self._segment_size, self._window) or self.full is not None)
         ):
             self.spare_wanted = True
             self._next_spare_ms = now + _SPARE_INTERVAL_MS  # a full disk is not asked at every turn

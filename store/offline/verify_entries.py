@@ -4,14 +4,18 @@
     <root>/ropewalk/dledger/...                 ours; a directory of Apache RocketMQ's has none of them
 
 Indexes follow each other without gap and terms never fall. What is known to be committed has to be there: by our own
-note, else by DLedger's checkpoint. An entry's CRC is over its body alone, so of its head the term is vouched for by the
-order of terms only.
+note, else by DLedger's checkpoint. An entry's CRC is over its body alone: its term is vouched for by our note and by
+the records that open terms, where this broker wrote the log, else by the order of terms only. Two numbers of a head
+nobody reads.
 """
 
 from __future__ import annotations
 
-from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head
-from store.entries.files import NOTHING, LedgerFiles, LogPoint
+from msgspec import structs
+
+from ropewalk.format.dledger.entry import HEAD_SIZE, UNREAD_AT, UNREAD_SIZE, EntryHead, decode_head
+from store.entries.files import NOTHING, LedgerFiles, LogPoint, TermRow
+from store.entries.term_record import term_is_vouched_for
 from store.io.disk import Disk
 from store.log.commitlog import StoreDamaged
 from store.log.segment import Segment
@@ -33,6 +37,7 @@ class EntryCheck:
         self.index = self.term = -1
         """Of the last whole entry."""
         self._is_behind_damage = False
+        self._rows: list[TermRow] = []
 
     @property
     def commit_pos(self) -> int:
@@ -60,6 +65,7 @@ class EntryCheck:
         try:
             note = files.load_commit()
             self.commit = note.commit if note is not None else NOTHING
+            self._rows = note.rows if note is not None else []
             self.doubt = files.load_point("doubt")
             begun = files.load_point("cut")
         except StoreDamaged as damage:
@@ -92,11 +98,29 @@ class EntryCheck:
             report.damage(
                 segment.file.path, place, f"its head says that it is entry {head.index}", report.repair
             )
+        elif not self._is_of_its_term(segment, position, head):
+            text = f"its head says that it is of term {head.term}, which is not so"
+            report.damage(segment.file.path, place, text, report.repair)
+            head = structs.replace(head, term=max(self.term, 0))
+        if any(segment.map[position + UNREAD_AT : position + UNREAD_AT + UNREAD_SIZE]):
+            report.note(segment.file.path, place, "two numbers of its head, which nobody reads, are not 0")
         if head.term < self.term:
             text = f"an entry of term {head.term} behind one of term {self.term}"
             report.damage(segment.file.path, place, text, report.repair)
         self._is_behind_damage = False
         self.index, self.term = index, head.term
+
+    def _is_of_its_term(self, segment: Segment, position: int, head: EntryHead) -> bool:
+        if head.index <= self.commit[0]:
+            return any(
+                term == head.term and first <= head.index < behind
+                for (term, first, _start), behind in zip(
+                    self._rows, [*(row[1] for row in self._rows[1:]), self.commit[0] + 1], strict=True
+                )
+            )
+        if self.commit[0] < 0 or self._is_behind_damage or head.term < self.term:
+            return True  # nothing is known, or it is told below
+        return term_is_vouched_for(segment, position, head, self.term)
 
     def passed_over(self) -> None:
         """Hear that the log has a damaged stretch here: so many entries are missing as it held."""

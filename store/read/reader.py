@@ -47,7 +47,7 @@ _CHUNKS_MAX = 256
 _MISSED_BYTES = 8 << 20
 """So much that is read behind a gap of the page cache counts as cold too: the kernel reads ahead of consumers."""
 _SPREAD_MAX = 16
-"""How much longer than its records the part of the log may be that they stand in, to be read in whole blocks."""
+"""How much longer than its records the part of the log may be that they stand in, to be brought in whole blocks."""
 _FETCHES_MAX = 12
 """Blocks that are brought for one answer, one after the other; more if others push them out again."""
 _iter_entries = ENTRY.iter_unpack
@@ -228,7 +228,7 @@ class Reader:
             is_cold = queue in self._missed
             if is_cold and (self._deferred or not self.cold_budget.has_room):
                 return None
-            if not _suit_blocks(first, last + sizes[-1], total, count):
+            if total >= VIEW_MIN * count:
                 return None
         numbers = range(offset, offset + count)
         pieces = self._cut(queue, numbers, offsets, sizes, total, window_from)
@@ -523,8 +523,8 @@ class Reader:
         window_from = max(self._log.end_offset - self._warm_window, self._log.trusted_offset)
         offsets, sizes, numbers = zip(*records, strict=True)
         first, total = offsets[0], sum(sizes)
-        in_blocks = first < window_from and _suit_blocks(first, offsets[-1] + sizes[-1], total, len(records))
-        if first >= window_from or in_blocks:
+        are_small = total < VIEW_MIN * len(records)
+        if first >= window_from or are_small:
             pieces = self._cut(queue, numbers, offsets, sizes, total, window_from)
             if pieces is not None:
                 result.records, result.count, result.size = pieces, len(records), total
@@ -534,7 +534,8 @@ class Reader:
         if runs is None:
             runs = plan_runs(self._log, records)
         segments = [run.segment for run in runs]
-        if fetches < _FETCHES_MAX and in_blocks:
+        are_dense = offsets[-1] + sizes[-1] - first <= _SPREAD_MAX * total
+        if first < window_from and are_small and are_dense and fetches < _FETCHES_MAX:
             place = self._fetcher.find_missing(records, window_from)
             if place is not None:
                 self._mark_missed(queue)
@@ -624,11 +625,6 @@ class Reader:
             self._deferred.popleft()[2](None)
         for worker in self._workers:
             worker.stop()
-
-
-def _suit_blocks(first: int, end: int, total: int, count: int) -> bool:
-    """Whether records of `total` bytes that stand in `[first, end)` are read in whole blocks."""
-    return end - first <= _SPREAD_MAX * total and total < VIEW_MIN * count
 
 
 def offset_by_time(queue: FrozenQueue, log: CommitLog, timestamp: int, *, upper: bool = False) -> int:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, cast
 import crc32c
 
 from broker.broker import Broker
-from broker.process import monotonic_ms, now_ms
+from broker.launch import monotonic_ms, now_ms
 from broker.settings.config import load_config
 from ha.raft.frames import from_frame, to_fields
 from ha.raft.node import RaftNode

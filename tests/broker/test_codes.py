@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.broker import name_server_handlers
+from broker.namesrv.handlers import name_server_handlers
 from broker.namesrv.server import NameServer
 from broker.remoting.session import PULL_FAMILY, Session
 from ropewalk.codes import ROPEWALK_CODES, RequestCode, ResponseCode, names_of

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,14 @@ import pytest
 from tests.bench.peers.rocketmq.artifacts import JavaUnavailable, classpath, program
 from tests.bench.peers.rocketmq.original import POM, Original
 from tests.compat.driver import SERIALIZATIONS, VERSIONS, Driver, Run
+from tests.support.long_run import long_only
 
 # As for `tests/spark`: without the `spark` extra it cannot be imported. Under CI=true that is an error as it is.
 if importlib.util.find_spec("pyspark") is None and os.environ.get("CI", "").lower() != "true":
     collect_ignore = ["test_spark_exact.py", "test_spark_live.py"]
+
+QUICK = tuple(zip(VERSIONS, SERIALIZATIONS, strict=True))
+"""Each client and each serialisation once."""
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
@@ -126,8 +131,10 @@ def server(request: pytest.FixtureRequest) -> Server:
 
 @pytest.fixture(
     scope="session",
-    params=[(version, serialization) for version in VERSIONS for serialization in SERIALIZATIONS],
-    ids=lambda param: f"{param[0]}-{param[1]}",
+    params=[
+        pytest.param(pair, id="-".join(pair), marks=() if pair in QUICK else long_only)
+        for pair in product(VERSIONS, SERIALIZATIONS)
+    ],
 )
 def driver(request: pytest.FixtureRequest, java: str) -> Driver:
     """Each official client with each serialisation."""

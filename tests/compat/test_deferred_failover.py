@@ -11,6 +11,7 @@ from tests.compat.driver import VERSIONS, Driver
 from tests.compat.timers import Timer
 from tests.compat.transactions import Transactor, settle
 from tests.ha.process_group import BROKER, group_of
+from tests.support.long_run import long_only
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -19,7 +20,7 @@ TAKEN_BACK_S = (16, 32, 64)
 """When the messages are due of which one is taken back after the failover: the first that is still waiting then."""
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [VERSIONS[0], pytest.param(VERSIONS[1], marks=long_only)])
 def test_a_promoted_slave_checks_commits_once_and_keeps_the_times(
     version: str, java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,16 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format.headers import GetMaxOffsetHeader, OffsetResponseHeader, decode_header
 from ropewalk.format.record import decode_records
+from ropewalk.format.remoting import Command
 from tests.crash.campaign import chosen_seed
 from tests.crash.ledger_group import SEGMENT_SIZE, LedgerGroup, Member
 from tests.crash.load import Ledger, Producer
 from tests.crash.quorum_trace import judge_quorum
 from tests.crash.trace import STRACE_OPTIONS, read_calls
 from tests.crash.tracing import wait_for_tracer
+from tests.support import waiting
+from tools.drill.testbed import damage
+from tools.drill.testbed.group import CannotRun
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 TOPIC = "T"
@@ -68,15 +73,15 @@ def test_no_send_ok_leaves_before_the_leaders_sync_and_a_followers_answer(
 class Sender:
     """A producer that sends in order to whoever leads, a message again until it is acknowledged."""
 
-    def __init__(self, group: LedgerGroup) -> None:
+    def __init__(self, group: LedgerGroup, padding: bytes = b"") -> None:
         self.group = group
+        self._padding = padding
         self.acknowledged: list[bytes] = []
         self._number = 0
 
     def send(self, member: Member, until: float) -> None:
         """Send message after message to a member, each until it is acknowledged, until the time is over."""
-        body = b"%08d" % self._number
-        command = send_request(TOPIC, Queue("", 0), Message(body), f"K{self._number}", 0)
+        body, command = self._next()
         while time.monotonic() < until:
             try:
                 with Connection(member.address, 3.0) as connection:
@@ -85,13 +90,21 @@ class Sender:
                         if answer.code == ResponseCode.SUCCESS:
                             self.acknowledged.append(body)
                             self._number += 1
-                            body = b"%08d" % self._number
-                            command = send_request(TOPIC, Queue("", 0), Message(body), f"K{self._number}", 0)
+                            body, command = self._next()
                         else:
                             break
             except (RopewalkError, OSError):
                 pass
             time.sleep(0.02)
+
+    def _next(self) -> tuple[bytes, Command]:
+        body = b"%08d" % self._number + self._padding
+        return body, send_request(TOPIC, Queue("", 0), Message(body), f"K{self._number}", 0)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until something has come true."""
+    waiting.until(condition, what, pause_s=0.1)
 
 
 def read(member: Member) -> list[bytes]:
@@ -152,6 +165,61 @@ def test_all_members_are_killed_at_once_and_no_acknowledged_message_is_lost(tmp_
         assert set(sender.acknowledged) <= set(read(leader))
         sender.send(leader, time.monotonic() + 0.3)
         assert sender.acknowledged[-1] == read(leader)[-1]
+
+
+def test_a_leader_on_a_full_disk_hands_over_lives_on_and_follows_when_there_is_room(tmp_path: Path) -> None:
+    (tmp_path / "n0").mkdir()
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(damage.small_disk(tmp_path / "n0", damage.DISK_BYTES))
+        except CannotRun as exc:
+            pytest.skip(str(exc))
+        settings: dict[str, str | int] = {"preferredLeaderId": "n0", "cleanFileForciblyEnable": "false"}
+        group = stack.enter_context(LedgerGroup(tmp_path, settings=settings))
+        full = group.members[0]
+        wait_until(lambda: group.leader() is full, "n0 leads")
+        sender = Sender(group, bytes(30_000))
+        sender.send(full, time.monotonic() + 0.2)
+        ballast = damage.fill(full.store)
+        sender.send(full, time.monotonic() + 6.0)
+        leader = group.leader(group.members[1:])
+        before = len(sender.acknowledged)
+        assert before < 6 * SEGMENT_SIZE / 30_000, "it had no room for more"
+        sender.send(leader, time.monotonic() + 1.0)
+        assert len(sender.acknowledged) > before
+        assert full.process.poll() is None, full.errors.read_text()[-3000:]
+        wait_until(lambda: any(each.id == "n0" and each.stuck for each in group.status()), "it says so")
+        assert "no room on the disk for the log" in full.errors.read_text()
+        ballast.remove()
+        wait_until(lambda: read(full) == read(leader), "it catches up")
+        wait_until(lambda: group.leader() is full, "it is the preferred leader, and leads again")
+        assert set(sender.acknowledged) <= set(read(full))
+
+
+def test_a_follower_on_a_full_disk_lives_on_and_catches_up_when_there_is_room(tmp_path: Path) -> None:
+    (tmp_path / "n0").mkdir()
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(damage.small_disk(tmp_path / "n0", damage.DISK_BYTES))
+        except CannotRun as exc:
+            pytest.skip(str(exc))
+        settings: dict[str, str | int] = {"preferredLeaderId": "n1", "cleanFileForciblyEnable": "false"}
+        group = stack.enter_context(LedgerGroup(tmp_path, settings=settings))
+        full, leader, other = group.members
+        wait_until(lambda: group.leader() is leader, "n1 leads")
+        sender = Sender(group, bytes(30_000))
+        ballast = damage.fill(full.store)
+        sender.send(leader, time.monotonic() + 2.0)
+        assert full.process.poll() is None, full.errors.read_text()[-3000:]
+        wait_until(lambda: any(each.id == "n0" and each.stuck for each in group.status()), "it says so")
+        shown = {each.id: each.shown for each in group.status()}
+        assert 0 < shown["n0"] < shown["n1"], "it shows what it has"
+        leader.kill()
+        ballast.remove()
+        leader = group.leader([other])
+        sender.send(leader, time.monotonic() + 0.3)
+        wait_until(lambda: read(full) == read(leader), "it catches up")
+        assert set(sender.acknowledged) <= set(read(full))
 
 
 def test_a_wiped_member_is_refused_in_words_and_comes_back_with_a_copy(tmp_path: Path) -> None:

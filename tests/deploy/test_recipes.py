@@ -14,7 +14,7 @@ from tools.documents.metrics import families
 from tools.documents.sample import sample_broker
 
 PAGES = (
-    "adding-a-slave", "alerts", "backup", "deploy", "hardening", "logs", "rolling-restart", "sizing",
+    "adding-a-slave", "alerts", "backup", "dead-letters", "deploy", "hardening", "logs", "rolling-restart", "sizing",
 )  # fmt: skip
 OTHERS = {"terminationGracePeriodSeconds"}
 """Names of that form which belong to other programs."""

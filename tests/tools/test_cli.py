@@ -29,6 +29,22 @@ def test_the_version_is_the_packages(ropewalk: RunCommand) -> None:
     assert ropewalk("--version").lines == [f"ropewalk {package.__version__}"]
 
 
+@pytest.mark.parametrize("command", ["--version", "broker --print-config", "namesrv --help"])
+def test_a_start_looks_for_no_garbage_among_what_its_modules_make(command: str) -> None:
+    program = (
+        "import atexit, gc, sys\n"
+        "atexit.register(lambda: print(sum(each['collections'] for each in gc.get_stats()) - before))\n"
+        f"sys.argv = ['ropewalk', *{command.split()!r}]\n"
+        "from ropewalk.__main__ import main\n"
+        "before = sum(each['collections'] for each in gc.get_stats())\n"
+        "main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=command_environment(), capture_output=True, check=True
+    )
+    assert int(ended.stdout.split()[-1]) <= 2
+
+
 def test_help_and_the_clients_import_neither_server_nor_spark() -> None:
     """A command line that takes a second to say `--help` is a command line people avoid."""
     program = (
@@ -133,7 +149,7 @@ def test_the_broker_gets_its_options_as_they_were_spelled(
 
 def test_the_name_server_gets_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[object] = []
-    monkeypatch.setattr("broker.process.run_namesrv", given.append)
+    monkeypatch.setattr("broker.namesrv_process.run_namesrv", given.append)
     run_in_process("namesrv", "-p", "0")
     assert given == [NamesrvOptions(0, "127.0.0.1", False)]
 
@@ -244,6 +260,7 @@ def test_what_the_locale_cannot_print_is_printed_as_escapes(cluster: FakeCluster
         (("bench", "produce"), "tools.bench.cli"),
         (("store", "dump", "."), "store.offline.reader"),
         (("broker",), "broker.process"),
+        (("namesrv",), "broker.namesrv_process"),
     ],
 )
 def test_ctrl_c_during_imports_is_silent(words: tuple[str, ...], module: str, tmp_path: Path) -> None:

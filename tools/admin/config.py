@@ -69,7 +69,8 @@ def config_get(
     found = admin.broker_config(cluster=cluster, broker=broker)
     chosen = {member: _matching(settings, keys or ()) for member, settings in found.items()}
     for key in keys or ():
-        _require_key(key, found)
+        if not any(_matching(settings, (key,)) for settings in found.values()):
+            raise _no_such_key(key, found)
     if as_json:
         print_json(
             [
@@ -100,15 +101,13 @@ def _matching(settings: Mapping[str, str], patterns: Sequence[str]) -> dict[str,
     return {key: value for key, value in settings.items() if wanted.fullmatch(key)}
 
 
-def _require_key(key: str, found: Mapping[BrokerMember, Mapping[str, str]]) -> None:
-    """Raises `UsageError` with the nearest right key where no broker has a setting of this name."""
-    if any(_matching(settings, (key,)) for settings in found.values()):
-        return
+def _no_such_key(key: str, found: Mapping[BrokerMember, Mapping[str, str]]) -> UsageError:
+    """Return the error for a setting that no broker has, with the nearest right name."""
     if key in {member.broker_name for member in found}:
-        raise UsageError(f"{key} is a broker and no setting: name it with --broker {key}")
+        return UsageError(f"{key} is a broker and no setting: name it with --broker {key}")
     known = {name.lower(): name for settings in found.values() for name in settings}
     near = difflib.get_close_matches(key.lower(), known, n=1)
-    raise UsageError(
+    return UsageError(
         f"no broker has a setting {key}" + (f"; the nearest one is {known[near[0]]}" if near else "")
     )
 
@@ -136,7 +135,8 @@ def config_set(
     changes = parse_pairs(settings, "KEY=VALUE")
     before = admin.broker_config(cluster=cluster, broker=broker)
     for key in changes:
-        _require_key(key, before)
+        if not any(key in settings for settings in before.values()):
+            raise _no_such_key(key, before)
     names = sorted({member.broker_name for member in before})
     if len(names) > 1:
         confirm(f"Change {', '.join(changes)} at {len(names)} brokers ({', '.join(names)})?", yes=yes)

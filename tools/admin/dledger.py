@@ -122,6 +122,10 @@ def _silent(
 
 
 def _state(each: LedgerStatus) -> str:
+    return _place(each) + ("; its disk has no room for the log" if each.stuck else "")
+
+
+def _place(each: LedgerStatus) -> str:
     if each.leads:
         down = [peer.id for peer in each.peers if not peer.is_linked]
         return "takes messages" + (f"; no link to {', '.join(down)}" if down else "")

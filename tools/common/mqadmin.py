@@ -57,12 +57,24 @@ COUNTERPARTS: Final = {
 
 
 class GroupKnowingMqadmin(typer.core.TyperGroup):
-    """A group of commands whose error for a command of mqadmin names its counterpart."""
+    """A group of commands whose error for a command of mqadmin, or of one of its own groups, names the right words."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        known = {name.lower(): words for name, words in COUNTERPARTS.items()}
-        words = known.get(args[0].lower()) if args and args[0] not in self.commands else None
-        if words is None:
+        if not args or args[0] in self.commands:
             return super().resolve_command(ctx, args)
-        named = " or ".join(f"`ropewalk admin {each}`" for each in words)
-        ctx.fail(f"No such command '{args[0]}'. What mqadmin calls so is {named}.")
+        known = {name.lower(): words for name, words in COUNTERPARTS.items()}
+        words = known.get(args[0].lower())
+        if words is not None:
+            ctx.fail(f"No such command '{args[0]}'. What mqadmin calls so is {_spelled(words)}.")
+        words = tuple(
+            f"{name} {args[0]}"
+            for name, group in self.commands.items()
+            if args[0] in getattr(group, "commands", {})
+        )
+        if words:
+            ctx.fail(f"No such command '{args[0]}'. It is {_spelled(words)}.")
+        return super().resolve_command(ctx, args)
+
+
+def _spelled(commands: tuple[str, ...]) -> str:
+    return " or ".join(f"`ropewalk admin {each}`" for each in commands)

@@ -72,7 +72,7 @@ def _explain(exc: Any) -> None:
     exc.is_explained = True
     form = f"`{form_of(context)}`"
     option = getattr(exc, "option_name", None)
-    if option is not None and getattr(exc, "possibilities", None) is not None:
+    if option is not None and hasattr(exc, "possibilities"):  # an unknown option, and no wrong value
         told = _of_an_option(option, context, bool(exc.possibilities), form)
         exc.message += told
         if told:
@@ -86,7 +86,8 @@ def _explain(exc: Any) -> None:
 def _of_an_option(option: str, context: typer.Context, has_near: bool, form: str) -> str:
     wanted = _plain(option)
     for argument in _arguments(context):
-        if wanted in {_plain(argument.name), _plain(argument.metavar or "")}:
+        known = _plain(argument.name), _plain(argument.metavar or "")
+        if wanted in known or (len(wanted) == 1 and any(name.startswith(wanted) for name in known)):
             return f"; {_name(argument)} is written without it: {form}"
     for each in _options(context):
         own = _longest(each.opts)

@@ -31,6 +31,7 @@ LINE_SIZE_MAX = 16 * 1024 * 1024
 BOOKKEEPING = frozenset(
     {
         *(P.UNIQ_KEY, "CLUSTER", "MSG_REGION", "TRACE_ON", "MIN_OFFSET", "MAX_OFFSET", "INSTANCE_ID"),
+        P.WAIT,  # false in every retry and dead letter: a copy would be acknowledged before slaves have it
         *(
             P.TIMER_OUT_MS,
             P.TIMER_ENQUEUE_MS,

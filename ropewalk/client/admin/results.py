@@ -167,6 +167,8 @@ class LedgerStatus:
     elections: int
     """How often it became the leader since it started."""
     peers: tuple[LedgerPeerStatus, ...]
+    stuck: bool
+    """Whether its disk has no room for its log: it cannot lead."""
 
 
 @_reads_a_peer
@@ -199,6 +201,7 @@ def read_ledger_status(member: BrokerMember, document: Document) -> LedgerStatus
             )
             for peer in document["peers"]
         ),
+        bool(document.get("stuck", False)),
     )
 
 

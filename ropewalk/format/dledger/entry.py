@@ -27,6 +27,9 @@ MAGIC_NOOP: Final = 2
 MAGIC_FILLER: Final = -1
 HEAD_SIZE: Final = 48
 INDEX_SIZE: Final = 32
+UNREAD_AT: Final = 32
+UNREAD_SIZE: Final = 8
+"""Place and size of channel and chain CRC in a head: DLedger writes zeros, and neither reads them."""
 FILLER_HEAD_SIZE: Final = 8
 ENTRY_SIZE_MAX: Final = 4 << 20
 """The size of the buffer in which DLedger encodes an entry."""
@@ -87,6 +90,8 @@ def decode_head(data: bytes | memoryview, position: int = 0) -> EntryHead:
         raise CorruptRecord(f"no entry begins with {magic}")
     if size != HEAD_SIZE + body_size or not HEAD_SIZE <= size <= ENTRY_SIZE_MAX:
         raise CorruptRecord(f"an entry of {size} bytes cannot have a body of {body_size}")
+    if magic == MAGIC_NOOP and body_size:
+        raise CorruptRecord(f"an entry without a record cannot have a body of {body_size} bytes")
     if index < 0 or term < 0 or pos < 0:
         raise CorruptRecord(f"an entry cannot have index {index}, term {term} and position {pos}")
     return EntryHead(magic, size, index, term, pos, crc)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.broker import name_server_handlers
 from broker.discovery.registrar import Registrar
+from broker.namesrv.handlers import name_server_handlers
 from broker.namesrv.server import NameServer
 from broker.remoting.session import Session
 from broker.state.groups import SubscriptionGroupConfig

@@ -1,11 +1,14 @@
 """A DLedger group and what should not be: stores of the other mode, strangers, damage, full disks, lost files."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from broker.replication.ledger_files import WrongMode
 from ropewalk.codes import ResponseCode
+from store.io.disk import Disk, DiskFull, MappedFile
 from store.log.commitlog import StoreDamaged
 from tests.broker.harness import FullDisk, InProcess, config_of
 from tests.support.ledger_brokers import LedgerBrokers, Member
@@ -23,6 +26,31 @@ def fill(member: Member, count: int, size: int = 8_000) -> list[bytes]:
         assert client.send("T", body, queueId=0).code == ResponseCode.SUCCESS
         sent.append(body)
     return sent
+
+
+class SmallDisk(Disk):
+    """A disk on which, while `full`, no segment can be allocated and no small file be replaced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+        self.refused: list[str] = []
+
+    def _refuse(self, path: Path) -> OSError:
+        self.refused.append(path.name)
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def allocate(self, path: Path, size: int) -> MappedFile:
+        if self.full:
+            raise DiskFull(
+                f"cannot allocate {size} bytes for {path}: No space left on device"
+            ) from self._refuse(path)
+        return super().allocate(path, size)
+
+    def replace_file(self, path: Path, data: bytes) -> None:
+        if self.full:
+            raise self._refuse(path)
+        super().replace_file(path, data)
 
 
 def test_a_plain_store_is_no_store_of_a_member(tmp_path: Path) -> None:
@@ -126,6 +154,76 @@ def test_a_full_disk_of_a_follower_stops_nobody_and_it_catches_up(tmp_path: Path
         assert len(bodies(slow)) < 60
         disks[int(slow.id[1])].full = False
         group.until(lambda: bodies(slow) == sent, lambda: str(slow.member.ledger.status()))
+
+
+def test_a_leader_whose_disk_stays_full_hands_over_and_goes_on_as_a_follower(tmp_path: Path) -> None:
+    disks = {index: SmallDisk() for index in range(3)}
+    with LedgerBrokers(tmp_path, disks=dict(disks), mappedFileSizeCommitLog=1 << 17) as group:
+        full = group.leader()
+        disk = disks[int(full.id[1])]
+        disk.full = True
+        client = full.connect()
+        kept: list[bytes] = []
+        while (answer := client.send("T", body := b"%06d" % len(kept) + bytes(8_000), queueId=0)).code == 0:
+            kept.append(body)
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "the disk is full, nothing was stored: cannot allocate" in (answer.remark or "")
+        group.until(lambda: not full.leads, "it hands over")
+        leader = group.leader()
+        assert leader is not full and full.member.ledger.status().stuck
+        assert any("No space left" in why for why in full.broker.context.unready())
+        assert bodies(full) == kept, "what it has it shows"
+        kept += fill(leader, 3)
+        for _ in range(200):
+            group.turn()
+        assert leader.leads and bodies(full) != kept and len(disk.refused) > 3
+        disk.full = False
+        group.until(lambda: all(bodies(each) == kept for each in group.members.values()), "all have all")
+        group.until(lambda: not full.member.ledger.status().stuck, "it says that it goes on")
+
+
+def test_without_a_member_that_has_room_the_leader_stays_and_readers_are_served(tmp_path: Path) -> None:
+    disks = {index: SmallDisk() for index in range(3)}
+    with LedgerBrokers(tmp_path, disks=dict(disks), mappedFileSizeCommitLog=1 << 17) as group:
+        leader = group.leader()
+        for disk in disks.values():
+            disk.full = True
+        client = leader.connect()
+        kept: list[bytes] = []
+        while client.send("T", body := b"%06d" % len(kept) + bytes(8_000), queueId=0).code == 0:
+            kept.append(body)
+        for _ in range(300):
+            group.turn()
+        found = [each for each in group.members.values() if each.leads]
+        assert len(found) == 1 and bodies(found[0]) == kept
+        for disk in disks.values():
+            disk.full = False
+        group.until(lambda: group.leader().connect().send("T", b"again", queueId=0).code == 0)
+        wanted = [*kept, b"again"]
+        group.until(lambda: all(bodies(each) == wanted for each in group.members.values()), "all have all")
+
+
+def test_a_member_without_room_for_its_vote_votes_when_there_is_some(tmp_path: Path) -> None:
+    disks = {index: SmallDisk() for index in range(3)}
+    with LedgerBrokers(tmp_path, disks=dict(disks)) as group:
+        leader = group.leader()
+        sent = fill(leader, 3, 10)
+        full = group.followers()[0]
+        disk = disks[int(full.id[1])]
+        disk.full = True
+        term = full.member.ledger.core.election.saved.term
+        group.apart.add(int(leader.id[1]))
+        leader.cut_off()
+        for _ in range(300):
+            group.turn()
+        rest = [each for each in group.members.values() if each is not leader]
+        assert not any(each.leads for each in rest), "one vote of three is no majority"
+        assert full.member.ledger.core.election.saved.term == term and disk.refused
+        disk.full = False
+        group.until(lambda: any(each.leads for each in rest), "the other one leads")
+        group.apart.clear()
+        sent += fill(group.leader(), 3, 10)
+        group.until(lambda: all(bodies(each) == sent for each in group.members.values()), "all have all")
 
 
 def test_a_full_disk_of_the_leader_refuses_messages_and_loses_none(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from ha.raft.types import (
     Role,
     Run,
     Settings,
+    Stuck,
     Vote,
     VoteAnswer,
     VoteResult,
@@ -334,6 +335,31 @@ def test_preferred_members_campaign_first() -> None:
     deadlines = {id: script[id].election.deadline for id in script.members}
     assert deadlines["n2"] is not None and deadlines["n0"] is not None
     assert deadlines["n2"] < deadlines["n0"]
+
+
+def test_a_leader_without_room_to_open_its_term_leaves_the_lead_to_members_that_have_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = Script()
+    monkeypatch.setattr(script, "append", lambda id, count: None)  # as a shell does whose disk is full
+    script.step("n1", Stuck(True))
+    script.elect("n0")
+    script.step("n0", Stuck(True))
+    script.wait(100)
+    script.tick("n0")
+    assert script["n0"].leader == "n0", "one member with room is no quorum"
+    script.step("n1", Stuck(False))
+    script.wait(100)
+    script.tick("n0")
+    script.settle()
+    script.tick("n0")
+    standing = script.members["n0"].standing
+    assert standing is not None and standing.leader is None and "no room" in standing.why
+    monkeypatch.undo()
+    script.wait(1000)
+    script.tick("n1")
+    script.settle()
+    assert script["n1"].role is Role.LEADER and script["n0"].leader == "n1"
 
 
 def test_members_that_disagree_about_segments_do_not_replicate() -> None:

@@ -16,6 +16,7 @@ BUGS = {
     "raft-higher-term-in-answer-ignored": 220,
     "raft-lateness-is-silence": 0,
     "raft-leader-before-flush": 0,
+    "raft-old-link-counts": 150,
     "raft-older-terms-counted": 0,
     "raft-pre-vote-raises-term": 0,
     "raft-read-before-own-commit": 0,

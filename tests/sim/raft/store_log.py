@@ -7,6 +7,8 @@ which of them are on the platter; which ballot and commit point are.
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -56,6 +58,8 @@ class LedgerDisk(SimDisk):
 
     def write_synced(self, path: Path, data: bytes) -> None:
         self.step()
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         self.files[path] = SimFile(data)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -305,9 +309,9 @@ class StoreLog:
         return copy
 
     def entry_bytes(self, through: Point) -> bytes:
-        """Return the bytes of the log through a point."""
-        bases = range(0, through.pos, SEGMENT)
-        return b"".join(bytes(self.disk.files[segment_path(base)].data) for base in bases)[: through.pos]
+        """Return the bytes of the log through a point, or as many as there are."""
+        files = [self.disk.files.get(segment_path(base)) for base in range(0, through.pos, SEGMENT)]
+        return b"".join(bytes(file.data) for file in files if file is not None)[: through.pos]
 
     # -- what survives -----------------------------------------------------------------------------------
 

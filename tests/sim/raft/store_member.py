@@ -77,6 +77,10 @@ class StoreMember(Member):
             log.power_lost()
             self.world.at(self.world.time + 1, self.world.restart, self)
             return False
+        except DiskFull:
+            log.killed()
+            self.world.at(self.world.time + 50, self.world.restart, self)
+            return False
         except RopewalkError as refused:
             raise Broken(f"I16: {self.id} does not start: {refused}") from refused
         if log.disk.crash_after < NEVER and chance.random() < 0.8:

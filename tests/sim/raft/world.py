@@ -458,6 +458,20 @@ class World:
                 raise Broken(f"I18: {leader.id} handed over, and left a client without an answer")
         self.calm()
 
+    def fill_the_leader(self) -> None:
+        """Fill the leader's disk for good: it hands over to a member with room, and takes no message until then."""
+        full = self.leader()
+        assert full is not None
+        self._fill(full, True)
+        self.run_until(self.time + 4_000)
+        now = self.leader()
+        if len(self.ids) > 1 and (now is None or now is full):
+            raise Broken(f"I18: the disk of {full.id} stays full, and it goes on leading: {self.describe()}")
+        if len(self.ids) == 1 and now is not full:
+            raise Broken(f"I18: the disk of the only member is full, and it left the lead: {self.describe()}")
+        self._fill(full, False)
+        self.calm()
+
     def until_preferred_leads(self) -> None:
         """Wait until the preferred leader has the lead, and keeps it."""
         self.run_until(self.time + 20_000)
@@ -498,6 +512,7 @@ def run(
         elif world.hands_over:
             world.run_until(world.time + DELAY_MS)
             world.hand_over()
+            world.fill_the_leader()
             world.read_everywhere()
         if world.chance.random() < 0.25:
             world.quiet()

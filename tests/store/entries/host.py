@@ -49,7 +49,7 @@ class Host:
         self.has_segments = True
         """Whether the helper makes the segments that it is asked for."""
         self.spare_wanted = False
-        self.is_held = False
+        self.is_held = self.is_full = False
         self._target = self.flushed_offset
         self.stuck: list[bool] = []
         self.entries.on_stuck = self.stuck.append

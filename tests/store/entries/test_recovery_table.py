@@ -8,23 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.format.dledger.entry import HEAD_SIZE, encode_entries, pack_head
-from ropewalk.format.record import encode_record
+from ropewalk.format.dledger.entry import HEAD_SIZE, pack_head
 from store.entries.files import CommitNote, LedgerFiles
 from store.io.disk import Disk
 from tests.store.entries.host import SEGMENT, Entry, Host, point_of
-from tests.store.worlds import HOST
+from tests.store.entries.records import TERM, encoded, opening, record_of
 
-COUNT, SEEN_AT, TERM = 8, 4, 2
-
-
-def record_of(number: int, pos: int) -> bytes:
-    body = b"body of %d" % number
-    return encode_record(b"T", 0, 0, number, pos + HEAD_SIZE, 0, 7, HOST, 8, HOST, 0, 0, body, b"K\x01v\x02")
-
-
-def encoded(number: int, pos: int, *, index: int | None = None, term: int = TERM) -> bytes:
-    return encode_entries(number if index is None else index, term, pos, [record_of(number, pos)])
+COUNT, SEEN_AT = 8, 4
 
 
 def unchecked(number: int, pos: int, record: bytes) -> bytes:
@@ -39,7 +29,7 @@ def flipped(data: bytes, at: int) -> bytes:
 
 WHOLE: dict[str, Callable[[int, int], bytes]] = {
     "whole": encoded,
-    "whole, of a later term": lambda number, pos: encoded(number, pos, term=TERM + 1),
+    "whole, of a later term": lambda number, pos: opening(number, pos, TERM + 1),
     "whole by its record's own checksum": lambda number, pos: unchecked(number, pos, record_of(number, pos)),
 }
 ZEROS: dict[str, Callable[[int, int], bytes]] = {
@@ -70,7 +60,8 @@ def write_store(root: Path, sighting: str, *, behind: bool, commit: int) -> list
     later = "later term" in sighting
     for number in range(COUNT):
         term = TERM + (later and number >= SEEN_AT)
-        entry = encoded(number, pos, term=term)
+        is_opening = later and number == SEEN_AT
+        entry = opening(number, pos, term) if is_opening else encoded(number, pos, term=term)
         entries.append((number, term, pos, entry))
         shown = SIGHTINGS[sighting](number, pos) if number == SEEN_AT else entry
         assert len(shown) == len(entry)

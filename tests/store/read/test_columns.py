@@ -333,6 +333,16 @@ def test_what_the_page_cache_has_is_copied_into_no_block(tmp_path: Path) -> None
         assert reader.blocks.size == 0
 
 
+def test_records_with_many_other_queues_in_between_are_cut_by_columns_too(tmp_path: Path) -> None:
+    world = World(tmp_path / "store", segment_size=1 << 20, queue_file_size=20_000)
+    with world.opened() as store, reading(store, COLD) as reader:
+        for number in range(40 * 40):
+            put(store, [b"x" * 100], queue_id=number % 40)
+        found = reader.get_resident(store.queue("T", 7), 3, 32, EVERYTHING)
+        assert found is not None and numbers(found) == list(range(3, 35))
+        assert {record.queue_id for record in decode_records(b"".join(found.records))} == {7}
+
+
 def test_a_page_that_the_cache_lost_is_brought_by_a_thread_and_the_rest_is_read_from_the_map(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,7 +148,7 @@ def test_settings_are_shown_and_changed_at_every_replica_of_a_broker(
     ]
     assert config("get", "LOGLEVEL", "-b", slave) == [f"== broker-a slave 1 at {slave}", "logLevel=info"]
 
-    for words in (("get", "maxMesageSize"), ("set", "maxmesagesize=1", "-b", "broker-a")):
+    for words in (("get", "maxMesageSize"), ("set", "maxmessagesize=1", "-b", "broker-a")):
         (told,) = config(*words, status=2)
         assert "the nearest one is maxMessageSize" in told
     (told,) = config("get", "broker-a", status=2)

@@ -160,6 +160,19 @@ def test_json_lines_carry_keys_tags_properties_and_any_body(
     assert third.body == b"\xff\x00"
 
 
+def test_a_copy_of_a_dead_letter_is_acknowledged_when_slaves_have_it(
+    ropewalk: RunCommand, cluster: FakeCluster
+) -> None:
+    letter: dict[str, object] = {
+        "body": "x",
+        "properties": {"WAIT": "false", "RETRY_TOPIC": "orders", "shop": "7"},
+    }
+    assert ropewalk("produce", "T", "--json-lines", stdin=as_lines([letter])).status == 0
+    (copied,) = cluster.records("T")
+    assert copied.properties["WAIT"] == "true"
+    assert (copied.properties["RETRY_TOPIC"], copied.properties["shop"]) == ("orders", "7")
+
+
 def test_what_consume_prints_as_json_can_be_sent_again(ropewalk: RunCommand, cluster: FakeCluster) -> None:
     ropewalk("produce", "T", "x", "--keys", "k", "--tags", "t", "-p", "p=1")
     copy = ropewalk("produce", "copy", "--json-lines", stdin=ropewalk("consume", "T", "--json").out)

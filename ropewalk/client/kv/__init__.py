@@ -1,0 +1,1 @@
+"""The client of the key-value store: its conversations, carried by `Kv` and `AsyncKv`."""

@@ -1,0 +1,211 @@
+"""What a client of the key-value store asks, whom, and how often, held with a script in place of a network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.kv.core import Fenced, KvCore, KvLock
+from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import LocalProtocolError, OutcomeUnknown, Rejected, RopewalkError, TryElsewhere
+from ropewalk.format.kv.commands import Outcome, Status, decode_found, encode_found, encode_outcome
+from ropewalk.format.kv.items import Count, Guard, Put, Swapped, decode_operations
+from ropewalk.format.remoting import Command
+from tests.ropewalk.client.scripted import Script
+
+MEMBERS = ("a:1", "b:1", "c:1")
+CLUSTER = {
+    "brokerAddrTable": {
+        "g": {
+            "cluster": "c",
+            "brokerName": "g",
+            "brokerAddrs": dict(zip(("0", "2", "3"), MEMBERS, strict=True)),
+        }
+    },
+    "clusterAddrTable": {"c": ["g"]},
+}
+NOT_LEADER = 14
+
+Answer = Callable[[str, Command], Command | RopewalkError]
+
+
+def outcome(request: Command, status: Status = Status.OK, *results: Count | Swapped) -> Command:
+    return request.reply(ResponseCode.SUCCESS, body=encode_outcome(Outcome(status, results)))
+
+
+class Store:
+    """Three members; `writes` answers each write in turn, sessions are numbered from 7 on."""
+
+    def __init__(self, *writes: Answer, leader: str = "a:1", epoch: int = 1) -> None:
+        self.leader = leader
+        self.epoch = epoch
+        self.sessions = 6
+        self.asked: list[tuple[str, Command]] = []
+        self._writes = list(writes)
+        self.script = Script(self.answer)
+        self.core = KvCore("ns:9876", clock=self.script.clock, timeout_s=10.0, broker=None, start=0)
+
+    def answer(self, address: str, request: Command) -> Command | RopewalkError:
+        match request.code:
+            case RequestCode.GET_BROKER_CLUSTER_INFO:
+                return request.reply(ResponseCode.SUCCESS, body=json.dumps(CLUSTER).encode())
+            case RequestCode.ROPEWALK_KV_REGIONS:
+                region = {"id": 0, "start": "", "end": "", "epoch": self.epoch, "leader": self.leader}
+                return request.reply(ResponseCode.SUCCESS, body=json.dumps({"regions": [region]}).encode())
+            case RequestCode.ROPEWALK_KV_SESSION:
+                self.sessions += 1
+                return outcome(request, Status.OK, Count(self.sessions))
+        self.asked.append((address, request))
+        answer = self._writes.pop(0) if len(self._writes) > 1 else self._writes[0]
+        return answer(address, request)
+
+    @property
+    def numbers(self) -> list[tuple[str, str, str]]:
+        return [(each.ext["session"], each.ext["seq"], each.ext["lowest"]) for _address, each in self.asked]
+
+
+def ok(address: str, request: Command) -> Command:
+    return outcome(request, Status.OK, Count(1))
+
+
+def says(status: Status) -> Answer:
+    return lambda address, request: outcome(request, status)
+
+
+def refused(code: int, **ext: str) -> Answer:
+    return lambda address, request: request.reply(code, "no", ext)
+
+
+def lost(address: str, request: Command) -> RopewalkError:
+    return OutcomeUnknown(f"no answer from {address}")
+
+
+def away(address: str, request: Command) -> RopewalkError:
+    return Unreachable(f"cannot connect to {address}")
+
+
+def test_writes_go_to_the_leader_in_one_session_and_are_numbered() -> None:
+    store = Store(ok, leader="b:1")
+    for _ in range(3):
+        store.script.hold(store.core.put("k", "v"))
+    assert [address for address, _ in store.asked] == ["b:1"] * 3
+    assert store.numbers == [("7", "1", "1"), ("7", "2", "2"), ("7", "3", "3")]
+    assert decode_operations(store.asked[0][1].body) == (Put(b"k", b"v"),)
+
+
+def test_a_write_whose_answer_was_lost_is_sent_again_under_its_number_to_another_member() -> None:
+    store = Store(lost, away, ok)
+    store.script.hold(store.core.put("k", "v"))
+    assert [address for address, _ in store.asked] == ["a:1", "b:1", "c:1"]
+    assert set(store.numbers) == {("7", "1", "1")}
+    assert store.script.pauses == [0.02, 0.04], "each pause is twice as long"
+
+
+def test_a_leader_that_leads_no_more_names_the_next_one() -> None:
+    store = Store(refused(NOT_LEADER, leader="c:1"), refused(ResponseCode.SYSTEM_ERROR, leader="b:1"), ok)
+    store.script.hold(store.core.put("k", "v"))
+    assert [address for address, _ in store.asked] == ["a:1", "c:1", "b:1"]
+    assert len(set(store.numbers)) == 1
+
+
+def test_a_write_that_was_never_applied_ends_in_a_refusal_and_one_in_doubt_in_outcome_unknown() -> None:
+    store = Store(refused(NOT_LEADER))
+    with pytest.raises(TryElsewhere):
+        store.script.hold(store.core.put("k", "v"))
+    store = Store(lost, refused(NOT_LEADER))
+    with pytest.raises(OutcomeUnknown, match="an attempt got no answer"):
+        store.script.hold(store.core.put("k", "v"))
+    assert sum(store.script.pauses) < 10.0
+
+
+def test_a_number_that_was_given_up_is_not_waited_for_by_the_store() -> None:
+    store = Store(lost)
+    with pytest.raises(OutcomeUnknown):
+        store.script.hold(store.core.put("k", "v"))
+    store._writes = [ok]
+    store.script.hold(store.core.put("k", "w"))
+    assert store.numbers[-1] == ("7", "2", "2"), "a late copy of the first is refused by the store"
+
+
+def test_a_session_that_has_expired_is_opened_anew_unless_the_write_is_in_doubt() -> None:
+    store = Store(says(Status.SESSION_EXPIRED), ok)
+    store.script.hold(store.core.put("k", "v"))
+    assert store.numbers == [("7", "1", "1"), ("8", "1", "1")]
+    store = Store(lost, says(Status.SESSION_EXPIRED))
+    with pytest.raises(OutcomeUnknown, match="session"):
+        store.script.hold(store.core.put("k", "v"))
+    assert len(store.asked) == 2
+
+
+def test_another_epoch_has_the_client_look_for_the_regions_and_send_the_same_write() -> None:
+    def cut_anew(address: str, request: Command) -> Command:
+        store.epoch = 2
+        return outcome(request, Status.WRONG_EPOCH)
+
+    store = Store(cut_anew, ok)
+    store.script.hold(store.core.put("k", "v"))
+    assert [each.ext["epoch"] for _address, each in store.asked] == ["1", "2"]
+    assert len(set(store.numbers)) == 1
+
+
+def test_a_guarded_write_carries_the_token_and_is_fenced_without_another_attempt() -> None:
+    store = Store(says(Status.FENCED))
+    with pytest.raises(Fenced):
+        store.script.hold(store.core.put("k", "v", guard=KvLock(b"job", b"me", 5, 1.0)))
+    assert decode_operations(store.asked[0][1].body) == (Guard(b"job", 5), Put(b"k", b"v"))
+    assert len(store.asked) == 1
+
+
+def test_a_full_region_is_refused_without_another_attempt() -> None:
+    store = Store(says(Status.FULL))
+    with pytest.raises(Rejected, match="kvMemoryMax"):
+        store.script.hold(store.core.put("k", "v"))
+    assert len(store.asked) == 1
+
+
+def test_what_no_region_takes_is_not_sent() -> None:
+    store = Store(ok)
+    for steps in (store.core.put("", "v"), store.core.put("k", "v" * (1 << 20) + "v"), store.core.batch()):
+        with pytest.raises(LocalProtocolError):
+            store.script.hold(steps)
+    with pytest.raises(TypeError, match="value is text or bytes"):
+        store.script.hold(store.core.put("k", 1))  # type: ignore[arg-type]
+    assert store.asked == []
+
+
+def test_a_read_that_fails_goes_to_the_next_member_which_is_asked_first_from_then_on() -> None:
+    def found(address: str, request: Command) -> Command:
+        return request.reply(ResponseCode.SUCCESS, body=encode_found(Status.OK, [b"v"]))
+
+    store = Store(away, refused(NOT_LEADER), found)
+    assert store.script.hold(store.core.get("k")) == b"v"
+    assert store.script.hold(store.core.get("k")) == b"v"
+    assert [address for address, _ in store.asked] == ["a:1", "b:1", "c:1", "c:1"]
+
+
+def test_a_long_scan_is_read_in_pages_each_behind_the_last_key() -> None:
+    rows = {b"%04d" % number: b"v" for number in range(2500)}
+
+    def page(address: str, request: Command) -> Command:
+        _status, (start, _end) = decode_found(b"\0" + request.body)
+        keys = [key for key in rows if key >= (start or b"")][: int(request.ext["limit"])]
+        return request.reply(
+            ResponseCode.SUCCESS,
+            body=encode_found(Status.OK, [each for key in keys for each in (key, rows[key])]),
+        )
+
+    store = Store(page)
+    assert store.script.hold(store.core.scan()) == list(rows.items())
+    assert [each.ext["limit"] for _address, each in store.asked] == ["1000"] * 4
+    assert len(store.script.hold(store.core.scan("1000", limit=3))) == 3
+
+
+def test_a_child_process_has_a_session_of_its_own() -> None:
+    store = Store(ok)
+    store.script.hold(store.core.put("k", "v"))
+    store.core.renew()
+    store.script.hold(store.core.put("k", "v"))
+    assert store.numbers == [("7", "1", "1"), ("8", "1", "1")]

@@ -1,0 +1,112 @@
+"""`Kv` and `AsyncKv` against a member of their own: many calls at once, locks in a `with`, forks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from ropewalk import AsyncKv, Fenced, Kv, TryLater
+from ropewalk.testing import BrokerProcess
+from tests.support.ports import free_ports
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def namesrv() -> Iterator[str]:
+    """A group of one member with a key-value store."""
+    (port,) = free_ports(1)
+    settings = {
+        "enableDLegerCommitLog": "true",
+        "dLegerPeers": f"n0-127.0.0.1:{port}",
+        "dLegerSelfId": "n0",
+        "ropewalkKvRegions": "1",
+    }
+    with BrokerProcess(settings) as process, Kv(process.namesrv) as kv:
+        until(lambda: any(each.values["leads"] for each in kv.status()), "the member serves", pause_s=0.1)
+        yield process.namesrv
+
+
+async def count_in_tasks(namesrv: str, name: str) -> list[int]:
+    """Take numbers of a sequence in many tasks at once, and put values meanwhile."""
+    taken: list[int] = []
+    async with AsyncKv(namesrv) as kv:
+
+        async def take(number: int) -> None:
+            await kv.put(f"{name}/{number}", str(number))
+            taken.extend(await kv.sequence(name, 3))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(30):
+                nursery.start_soon(take, number)
+        pairs = await kv.scan(f"{name}/", f"{name}0")
+    assert sorted(int(value) for _key, value in pairs) == list(range(30))
+    return taken
+
+
+def test_tasks_share_a_client_and_every_write_is_made_once(namesrv: str) -> None:
+    assert sorted(trio.run(count_in_tasks, namesrv, "tasks")) == list(range(90))
+
+
+def test_an_asyncio_program_holds_a_lock_and_its_guard(namesrv: str) -> None:
+    async def main() -> bytes | None:
+        async with AsyncKv(namesrv) as kv:
+            async with kv.lock("async") as lock:
+                await kv.put("guarded", "1", guard=lock)
+                assert await kv.acquire("async") is None
+            with pytest.raises(Fenced):
+                await kv.put("guarded", "2", guard=lock)
+            return await kv.get("guarded")
+
+    assert asyncio.run(main()) == b"1"
+
+
+def test_threads_share_a_client(namesrv: str) -> None:
+    taken: list[int] = []
+    with Kv(namesrv) as kv:
+
+        def take() -> None:
+            for _ in range(20):
+                taken.extend(kv.sequence("threads"))
+
+        threads = [threading.Thread(target=take) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(taken) == list(range(80))
+
+
+def test_a_lock_is_given_back_at_the_end_of_its_with_and_refused_to_others_within(namesrv: str) -> None:
+    with Kv(namesrv) as one, Kv(namesrv) as other:
+        with one.lock("job") as first:
+            with pytest.raises(TryLater, match="job"), other.lock("job", wait=0.1):
+                pass
+            assert one.renew_lock(first)
+        with other.lock("job") as second:
+            assert second.token > first.token
+            assert not one.renew_lock(first)
+            assert not one.release(first)
+
+
+def test_a_child_process_writes_in_a_session_of_its_own(namesrv: str) -> None:
+    with Kv(namesrv) as kv:
+        assert kv.sequence("fork") == range(1)
+        child = os.fork()
+        if not child:
+            os._exit(0 if kv.sequence("fork") == range(1, 2) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert kv.sequence("fork") == range(2, 3)
+
+
+def test_options_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(TypeError, match="did you mean 'timeout'"):
+        Kv(timout=1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="timeout must be more than 0"):
+        AsyncKv(timeout=0)

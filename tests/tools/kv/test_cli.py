@@ -1,0 +1,127 @@
+"""`ropewalk kv …`: what is printed and with which code it exits, against one member; and a command under a lock."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from ropewalk import Kv, KvLock, OutcomeUnknown
+from ropewalk.testing import BrokerProcess
+from tests.support.ports import free_ports
+from tests.support.waiting import until
+from tools.common.output import UsageError
+from tools.kv.cli import app
+from tools.kv.held import LOST, run_held
+
+
+@pytest.fixture(scope="module")
+def namesrv() -> Iterator[str]:
+    """A group of one member with a key-value store."""
+    (port,) = free_ports(1)
+    settings = {
+        "enableDLegerCommitLog": "true",
+        "dLegerPeers": f"n0-127.0.0.1:{port}",
+        "dLegerSelfId": "n0",
+        "ropewalkKvRegions": "1",
+    }
+    with BrokerProcess(settings) as process:
+        until(lambda: kv(process.namesrv, "status").exit_code == 0, "the member serves", pause_s=0.1)
+        yield process.namesrv
+
+
+def kv(namesrv: str, name: str, *words: str) -> Result:
+    return CliRunner().invoke(app, [name, "-n", namesrv, *words])
+
+
+def test_a_key_without_a_value_is_told_by_the_exit_code(namesrv: str) -> None:
+    missing = kv(namesrv, "get", "nothing")
+    assert (missing.exit_code, missing.stdout) == (1, "")
+    assert "nothing has no value" in missing.output
+    assert kv(namesrv, "put", "a", "1").exit_code == 0
+    assert kv(namesrv, "get", "a").stdout == "1\n"
+    assert kv(namesrv, "get", "a", "--unsafe").stdout == "1\n"
+    assert json.loads(kv(namesrv, "get", "a", "--json").stdout) == {"key": "a", "value": "1"}
+    assert kv(namesrv, "delete", "a").exit_code == 0
+    assert kv(namesrv, "delete", "a").exit_code == 1
+
+
+def test_conditions_that_do_not_hold_store_nothing(namesrv: str) -> None:
+    kv(namesrv, "put", "c", "1")
+    assert kv(namesrv, "put", "c", "2", "--if-absent").exit_code == 1
+    assert kv(namesrv, "cas", "c", "2", "3").exit_code == 1
+    assert kv(namesrv, "get", "c").stdout == "1\n"
+    assert kv(namesrv, "cas", "c", "1", "3").exit_code == 0
+    assert kv(namesrv, "put", "d", "2", "--if-absent").exit_code == 0
+    assert kv(namesrv, "get", "c").stdout == "3\n"
+
+
+def test_a_scan_shows_bytes_that_are_no_text(namesrv: str) -> None:
+    with Kv(namesrv) as store:
+        store.batch(put={b"scan/\xff": b"\xfe", "scan/a": "text"})
+    shown = kv(namesrv, "scan", "scan/", "scan0", "--json")
+    assert json.loads(shown.stdout) == [
+        {"key": "scan/a", "value": "text"},
+        {"key": "scan/\\xff", "valueBase64": "/g=="},
+    ]
+    assert "scan/\\xff" in kv(namesrv, "scan", "scan/", "scan0").stdout
+    assert "no keys" in kv(namesrv, "scan", "zzz").output
+
+
+def test_a_lock_that_somebody_else_has_is_told_by_the_exit_code(namesrv: str) -> None:
+    with Kv(namesrv) as store, store.lock("busy", lease=30):
+        assert kv(namesrv, "lock", "busy", "true").exit_code == 1
+    assert kv(namesrv, "lock", "busy", sys.executable, "-c", "raise SystemExit(7)").exit_code == 7
+
+
+def test_where_no_member_has_a_store_that_is_said() -> None:
+    with BrokerProcess() as process:
+        refused = kv(process.namesrv, "get", "a")
+    assert refused.exit_code == 1 and "ropewalkKvRegions" in refused.output
+
+
+class Renewals:
+    """A client whose renewals go as told."""
+
+    def __init__(self, *outcomes: bool | OutcomeUnknown) -> None:
+        self.outcomes = list(outcomes)
+
+    def renew_lock(self, lock: KvLock) -> bool:
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, OutcomeUnknown):
+            raise outcome
+        return outcome
+
+
+LOCK = KvLock(b"job", b"me", 41, 0.3)
+
+
+def held(renewals: Renewals, *words: str) -> int:
+    return run_held(cast(Kv, renewals), LOCK, words)
+
+
+def test_a_command_under_a_lock_has_its_token_and_renews_it_in_time(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    renewals = Renewals(*[True] * 1000)
+    program = "import os, time; print(os.environ['ROPEWALK_LOCK_TOKEN']); time.sleep(0.5)"
+    assert held(renewals, sys.executable, "-c", program) == 0
+    assert capfd.readouterr().out == "41\n"
+    assert len(renewals.outcomes) < 1000
+
+
+@pytest.mark.parametrize("outcome", [False, OutcomeUnknown("nobody answers")])
+def test_a_command_whose_lock_is_lost_is_ended(outcome: bool | OutcomeUnknown) -> None:
+    began = time.monotonic()
+    assert held(Renewals(True, outcome), sys.executable, "-c", "import time; time.sleep(60)") == LOST
+    assert time.monotonic() - began < 50
+
+
+def test_a_command_that_is_not_there_is_a_mistake_in_the_call() -> None:
+    with pytest.raises(UsageError, match="cannot run no-such-program"):
+        held(Renewals(), "no-such-program")

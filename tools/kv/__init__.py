@@ -1,0 +1,1 @@
+"""Run `ropewalk kv …`."""

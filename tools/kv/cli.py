@@ -1,0 +1,265 @@
+"""`ropewalk kv …`: the replicated key-value store of a DLedger group, from the command line.
+
+Keys and values are text on the command line and in tables. Values that are no UTF-8 are shown with escapes; `--json`
+carries them in base64, under another name.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
+from tools.common.options import Json, NameServers, Timeout, complete_broker
+from tools.common.output import FAILED, OK, UsageError, expected_errors, note, print_json, print_table
+
+if TYPE_CHECKING:
+    from ropewalk.client.blocking.kv import Kv
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="kv",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Use the key-value store that a DLedger group replicates.",
+)
+
+Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
+Value = Annotated[str, typer.Argument(metavar="VALUE", help="The value.")]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--broker",
+        "-b",
+        metavar="NAME",
+        help="The group, where several have a key-value store.",
+        autocompletion=complete_broker,
+    ),
+]
+Unsafe = Annotated[
+    bool,
+    typer.Option("--unsafe", help="Read what a member has, however old, without asking the leader."),
+]
+TIMEOUT_S = 10.0
+
+
+@app.callback()
+def kv() -> None:
+    """Use the key-value store that a DLedger group replicates."""
+
+
+@contextmanager
+def _opened(name_server: str, broker: str | None, timeout: float, *, as_json: bool = False) -> Iterator[Kv]:
+    from ropewalk.client.blocking.kv import Kv
+
+    with expected_errors(as_json=as_json), Kv(name_server, broker=broker, timeout=timeout) as store:
+        yield store
+
+
+@app.command()
+def get(
+    key: Key,
+    unsafe: Unsafe = False,
+    broker: Group = None,
+    name_server: NameServers = DEFAULT_NAME_SERVER,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Print the value of a key, the newest there is, whichever member is asked. Exits with 1 where it has none."""
+    with _opened(name_server, broker, timeout, as_json=as_json) as store:
+        value = store.get(key, unsafe=unsafe)
+    if as_json:
+        print_json({"key": key, **_shown(value)})
+    elif value is None:
+        note(f"{key} has no value")
+    else:
+        sys.stdout.buffer.write(value + b"\n")
+    raise typer.Exit(FAILED if value is None else OK)
+
+
+@app.command()
+def put(
+    key: Key,
+    value: Value,
+    if_absent: Annotated[
+        bool, typer.Option("--if-absent", help="Only where there is no value; exits with 1 if there is.")
+    ] = False,
+    broker: Group = None,
+    name_server: NameServers = DEFAULT_NAME_SERVER,
+    timeout: Timeout = TIMEOUT_S,
+) -> None:
+    """Store a value under a key. When it exits with 0, most members have the value on their disks."""
+    with _opened(name_server, broker, timeout) as store:
+        if not if_absent:
+            store.put(key, value)
+            return
+        before = store.put_if_absent(key, value)
+    if before is not None:
+        note(f"{key} has a value: {_text(before)}")
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def cas(
+    key: Key,
+    expect: Annotated[str, typer.Argument(metavar="EXPECT", help="The value that has to be there.")],
+    value: Value,
+    broker: Group = None,
+    name_server: NameServers = DEFAULT_NAME_SERVER,
+    timeout: Timeout = TIMEOUT_S,
+) -> None:
+    """Replace a value if it is the expected one (compare and set). Exits with 1 where it is another one."""
+    with _opened(name_server, broker, timeout) as store:
+        done = store.compare_and_put(key, expect, value)
+    if not done:
+        note(f"{key} has another value: nothing was stored")
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def delete(
+    key: Key,
+    broker: Group = None,
+    name_server: NameServers = DEFAULT_NAME_SERVER,
+    timeout: Timeout = TIMEOUT_S,
+) -> None:
+    """Delete a key. Exits with 1 where it had no value."""
+    with _opened(name_server, broker, timeout) as store:
+        found = store.delete(key)
+    if not found:
+        note(f"{key} had no value")
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def scan(
+    start: Annotated[
+        str, typer.Argument(metavar="[START]", help="The first key; empty: from the first.")
+    ] = "",
+    end: Annotated[
+        str, typer.Argument(metavar="[END]", help="The key to stop before; empty: to the last.")
+    ] = "",
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Print so many keys at most.")] = 100,
+    unsafe: Unsafe = False,
+    broker: Group = None,
+    name_server: NameServers = DEFAULT_NAME_SERVER,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Print keys and values in the order of keys."""
+    with _opened(name_server, broker, timeout, as_json=as_json) as store:
+        found = store.scan(start, end, limit=limit, unsafe=unsafe)
+    if as_json:
+        print_json([{"key": _text(key), **_shown(value)} for key, value in found])
+    elif found:
+        print_table(["key", "value"], [(_text(key), _text(value)) for key, value in found])
+    else:
+        note("there are no keys in this range")
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def lock(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The lock's name.")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="COMMAND…", help="What to run while the lock is held.")
+    ],
+    lease: Annotated[
+        float,
+        typer.Option(
+            "--lease", min=0.1, help="Seconds after which the lock is free if this process is gone."
+        ),
+    ] = 10.0,
+    wait: Annotated[
+        float,
+        typer.Option("--wait", min=0.0, help="Seconds to wait for the lock while somebody else has it."),
+    ] = 0.0,
+    broker: Group = None,
+    name_server: NameServers = DEFAULT_NAME_SERVER,
+    timeout: Timeout = TIMEOUT_S,
+) -> None:
+    """Run a command while holding a lock, and exit with its code; options stand in front of NAME.
+
+    The fencing token is in the command's environment, as ROPEWALK_LOCK_TOKEN: a later holder has a higher one.
+    Exits with 1 where another owner has the lock, and with 75 when the lock was lost and the command ended.
+    """
+    from tools.kv.held import run_held
+
+    with _opened(name_server, broker, timeout) as store:
+        held = store.acquire(name, lease=lease, wait=wait)
+        if held is None:
+            note(f"somebody else has the lock {name}")
+            raise typer.Exit(FAILED)
+        try:
+            code = run_held(store, held, words)
+        finally:
+            store.release(held)
+    raise typer.Exit(code)
+
+
+@app.command()
+def status(
+    broker: Group = None,
+    name_server: NameServers = DEFAULT_NAME_SERVER,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Show each member of the region: who leads, how far its log is applied, what it holds."""
+    with _opened(name_server, broker, timeout, as_json=as_json) as store:
+        found = store.status()
+        if not found:
+            raise UsageError("no member of a group serves a key-value store")
+    if as_json:
+        print_json(
+            [
+                {"broker": each.member.broker_name, "address": each.member.address, **each.values}
+                for each in found
+            ]
+        )
+        return
+    keys = (
+        "region",
+        "member",
+        "role",
+        "term",
+        "end",
+        "applied",
+        "keys",
+        "locks",
+        "sessions",
+        "usedBytes",
+        "logBytes",
+    )
+    headings = (
+        "region",
+        "member",
+        "role",
+        "term",
+        "log end",
+        "applied",
+        "keys",
+        "locks",
+        "sessions",
+        "bytes",
+        "log bytes",
+    )
+    ordered = sorted(found, key=lambda each: (not each.values["leads"], each.values["member"]))
+    print_table(headings, [tuple(each.values.get(key, "") for key in keys) for each in ordered])
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="backslashreplace")
+
+
+def _shown(value: bytes | None) -> dict[str, str | None]:
+    try:
+        return {"value": None if value is None else value.decode()}
+    except UnicodeDecodeError:
+        assert value is not None
+        return {"valueBase64": base64.b64encode(value).decode()}
