@@ -219,7 +219,9 @@ class World:
                     f" on {node}"
                 )
         delivered = {*node.bodies(DELAYED).values()}
-        for body in self.delayed:  # perhaps twice: a leader may die when it has told the copy and not yet the progress
+        for body in (
+            self.delayed
+        ):  # perhaps twice: a leader may die when it has told the copy and not yet the progress
             if body not in delivered:
                 raise Broken(f"delayed message {body[:20]!r} was never delivered on {node}")
 
