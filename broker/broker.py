@@ -67,6 +67,7 @@ from broker.timers.delay_service import DelayService
 from broker.timers.placement import Placement
 from broker.timers.timer_service import TimerService
 from broker.transactions.end import EndTransaction
+from broker.transactions.end_runs import EndRuns
 from broker.transactions.service import TransactionService
 from broker.waiting.catch_up_pulls import CatchUpPulls
 from broker.waiting.pending_acks import AckQueue
@@ -220,6 +221,7 @@ class Broker:
             place=self._placement.place,
             transactions=transactions,
             recall_handle=self._placement.recall_handle,
+            slot_of=self._placement.slot_of,
         )
         self.sinks = sinks = SinkService(
             context, sends, is_slave=lambda: not self.group.is_leader, refusal=self._refusal, wake=wake
@@ -287,11 +289,18 @@ class Broker:
         }
         sends.replicate_early = self.group.replicate_early
         runs = SendRuns(sends)
+        end_runs = EndRuns(
+            context,
+            transactions,
+            is_slave=lambda: not self.group.is_leader,
+            refusal=self._refusal,
+            waits=lambda: sends.waits,
+        )
         self.intake: FastIntake | None = None
         self._second_intake: FastIntake | None = None
         if config.fast_path_enable:
-            self.intake = FastIntake(runs, pulls, self.group.replicate_early)
-            self._second_intake = FastIntake(runs, None, self.group.replicate_early)
+            self.intake = FastIntake(runs, end_runs, pulls, self.group.replicate_early)
+            self._second_intake = FastIntake(runs, end_runs, None, self.group.replicate_early)
         self.group.on_abandoned = self._abandon_acks
         self.requests.register(self.handlers)
         timer_requests.register(self.handlers)

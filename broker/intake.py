@@ -1,13 +1,15 @@
 """The fast intake: requests that a client sends again and again, recognised by their bytes and taken by runs.
 
     a read that is one send     known header -> put off until the turn ends, with the sends of other clients
-    a run of requests           plain sends  -> appended at once;  known pulls -> answered from memory
+    a run of requests           sends, and decisions of transactions -> appended at once
+                                known pulls  -> answered from memory
 
 Everything else is left for `Session.handle`, with which this has to agree: the tests send the same messages by both
 ways and compare what is stored and answered, and run once more without an intake (`fastPathEnable=false`).
 
 What was learned of a client (`ClientTemplates`) is kept in its session. Left to others: recognising and storing sends
-(`broker.produce.fast`), recognising pulls (`broker.consume.fast`).
+(`broker.produce.fast`), deciding transactions (`broker.transactions.end_runs`), recognising pulls
+(`broker.consume.fast`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from broker.consume.pull import PullProcessor
 from broker.produce.fast.runs import RUN_MAX, SendRuns
 from broker.produce.fast.template_cache import SendTemplates
 from broker.remoting.session import Session
+from broker.transactions.end_runs import END_OPENING, EndRuns
 
 __all__ = ["ClientTemplates", "FastIntake"]
 
@@ -41,10 +44,15 @@ class FastIntake:
     """The intake of one port. `Intake` says what a session expects of it."""
 
     def __init__(
-        self, runs: SendRuns, pulls: PullProcessor | None, replicate_early: Callable[[], None]
+        self,
+        runs: SendRuns,
+        ends: EndRuns,
+        pulls: PullProcessor | None,
+        replicate_early: Callable[[], None],
     ) -> None:
         """`pulls` is None where the port serves none; `replicate_early` has slaves work on what is appended so far."""
         self._runs = runs
+        self._ends = ends
         self._pulls = pulls
         self._replicate_early = replicate_early
 
@@ -59,7 +67,7 @@ class FastIntake:
         return data
 
     def take_run(self, session: Session, payloads: list[bytes], start: int) -> int:
-        """Take known pulls and plain sends from `start` on; return the index of the first request that is left. HOT."""
+        """Take known pulls, sends and ends from `start` on; return the index of the first request that is left. HOT."""
         templates = session.fast
         if templates is None:
             templates = session.fast = ClientTemplates()
@@ -75,9 +83,15 @@ class FastIntake:
                 index += 1
                 continue
             end = index + _run_of(session, count - index)
-            index = self._runs.store_run(session, sends, payloads, index, end)
-            if index < end:
+            if payload.startswith(END_OPENING, 4):
+                if sends.deferred:
+                    self._runs.flush_deferred()
+                behind = self._ends.end_run(session, payloads, index, end)
+            else:
+                behind = self._runs.store_run(session, sends, payloads, index, end)
+            if behind == index:
                 return index
+            index = behind
             if index < count:
                 # A client with its window full works on these answers while the rest of its requests is handled. Where
                 # nobody else has work for this loop, halves keep both at work: 1.5 times the rate at 1 x 64.

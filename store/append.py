@@ -317,10 +317,11 @@ class Appender:
                 self._pool.sync_next(queue)
 
     def put_columns(
-        self, queues: Sequence[ConsumeQueue], columns: Columns
+        self, queues: Sequence[ConsumeQueue], columns: Columns, afters: Iterable[bytes] | None = None
     ) -> tuple[Sequence[int], Sequence[int]] | None:
         """`put_alike` for messages of one kind whose bodies are of one size, in half its time. HOT.
 
+        `afters` are the pieces behind the key that they have in place of the pattern's, of the same width.
         Log offsets and queue offsets; or None, with nothing done, if they do not all fit into the last segment.
         """
         laid_out = self._lay_out(columns)
@@ -330,7 +331,7 @@ class Appender:
         self._drain_pool(queues)
         numbers = self._index_run(queues, entries, offsets)
         middle = columns[3].middle
-        self._write(columns, map(_queue_id, queues), numbers, offsets, repeat(middle))
+        self._write(columns, map(_queue_id, queues), numbers, offsets, repeat(middle), afters=afters)
         return offsets, numbers
 
     def put_wide(
@@ -388,6 +389,7 @@ class Appender:
         numbers: Iterable[int],
         offsets: Iterable[int],
         *middles: Iterable[bytes],
+        afters: Iterable[bytes] | None = None,
     ) -> None:
         """Write the records of a run where they were laid out. HOT."""
         bodies, born_timestamps, keys, pattern, _tag_code = columns
@@ -411,7 +413,7 @@ class Appender:
                     bodies,
                     *middles,
                     keys,
-                    repeat(pattern.after),
+                    repeat(pattern.after) if afters is None else afters,
                 )
             ),
         )

@@ -10,7 +10,7 @@
 
 Two views are made of the same rows. `classify` reads parsed properties and names the rule that decides. `is_plain`
 looks for the rows' words in the raw text and reads nothing: a text that has none of them asks for nothing, so the fast
-ways store it as it is; one that has any, anywhere, goes the readable way. A test holds that for every set of rows the
+ways store it as it is; one that has any, anywhere, is parsed and judged. A test holds that for every set of rows the
 second implies the first. A new feature is a new row here, and no fast way can miss it.
 """
 
@@ -36,6 +36,7 @@ __all__ = [
     "Refusal",
     "Row",
     "classify",
+    "has_time",
     "is_delayed",
     "is_plain",
     "is_plain_batch",
@@ -79,9 +80,13 @@ def _is_sent_back(properties: Properties, reconsume_times: int) -> bool:
     return reconsume_times > 0 and is_delayed(properties)
 
 
+def has_time(properties: Properties) -> bool:
+    """Tell whether a time of delivery is named, be it one that has passed."""
+    return any(name in properties for name in _TIMES)
+
+
 def _is_timed(properties: Properties, sys_flag: int, reconsume_times: int) -> bool:
-    timed = any(name in properties for name in _TIMES) and P.TIMER_OUT_MS not in properties
-    return timed and not is_delayed(properties)
+    return has_time(properties) and P.TIMER_OUT_MS not in properties and not is_delayed(properties)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +187,7 @@ is_plain_batch: Final[Callable[[bytes], bool]] = _compiled(word.encode() for wor
 def refusal_in_batch(properties: Properties) -> Refusal | None:
     """Return the refusal of a message in a batch, or of the batch itself, by its properties; None if it is admitted."""
     half = properties.get(P.TRAN_MSG, "").lower() == "true"
-    timed = any(name in properties for name in _TIMES) and P.TIMER_OUT_MS not in properties
+    timed = has_time(properties) and P.TIMER_OUT_MS not in properties
     if half or timed or is_delayed(properties):
         return _MESSAGE_ILLEGAL, _IN_BATCH
     if P.INNER_NUM in properties or P.INNER_MULTI_DISPATCH in properties:

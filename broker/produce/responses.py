@@ -44,8 +44,18 @@ class SendAnswers:
         """Takes log offset, queue id, queue offset, unique key and opaque; ids, key and opaque as bytes."""
         self._forms: dict[tuple[int, int, int, int], _Form] = {}
 
-    def one(self, offset: int, queue_id: bytes, queue_offset: int, key: bytes, opaque: bytes) -> bytes:
-        """The frame for one message. HOT."""
+    def one(
+        self,
+        offset: int,
+        queue_id: bytes,
+        queue_offset: int,
+        key: bytes,
+        opaque: bytes,
+        recall_handle: bytes = b"",
+    ) -> bytes:
+        """The frame for one message; a handle, which a timer message has, is one more field. HOT."""
+        if recall_handle:
+            key += b'","recallHandle":"' + recall_handle
         text = self.format % (offset, queue_id, queue_offset, key, opaque)
         size = len(text)
         return PREFIX.pack(size + 4, size) + text

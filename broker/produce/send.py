@@ -3,14 +3,14 @@
 The checks come in the order in which the original makes them, because the first that fails is the one a client
 sees. `targets` judges the topic, `batches` stores what comes as one.
 
-This is the readable way, which takes everything. `send_run` takes the runs of plain messages that are nearly all there
-is under load.
+This is the readable way, which takes everything. `fast.runs` takes the runs of messages that are nearly all there is
+under load; what they ask for is judged here all the same (`place`).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -23,6 +23,7 @@ from broker.produce.admission import (
     STRIPPED_PROPERTIES,
     Row,
     classify,
+    has_time,
     is_plain,
     refusal_of_half,
 )
@@ -39,6 +40,7 @@ from broker.state.topics import TopicTable
 from broker.transactions.records import (
     HALF_PROPERTIES_SIZE_MAX,
     HALF_QUEUE,
+    Half,
     half_properties,
     new_half,
 )
@@ -55,6 +57,7 @@ from ropewalk.format.properties import (
     tags_code,
 )
 from ropewalk.format.remoting import JSON
+from store.append import Message
 from store.io.disk import DiskFull
 from store.message_store import MessageStore
 from store.queues.consume_queue import ConsumeQueue
@@ -104,6 +107,26 @@ class PlainText(NamedTuple):
     waits: bool
 
 
+class NewHalf(NamedTuple):
+    """A half message that is to be stored."""
+
+    properties: dict[str, str]
+    tag_code: int | None
+    """The tag code of its message; None if that asks for a delay or a time."""
+
+
+class Placed(NamedTuple):
+    """A message where it is to be stored, and the parts of the answer that are known by then."""
+
+    message: Message
+    unique_key: str
+    waits: bool
+    """Whether its sender wants to wait for disk and slaves."""
+    recall_handle: str = ""
+    half: NewHalf | None = None
+    """Of a half message, whose transaction is open as soon as it is stored."""
+
+
 class _Full(RequestRefused):
     """There is no room on the disk."""
 
@@ -125,11 +148,13 @@ class SendProcessor:
         place: Callable[[ConsumeQueue, dict[str, str]], tuple[ConsumeQueue, int]],
         transactions: TransactionService,
         recall_handle: Callable[[dict[str, str]], str] = lambda properties: "",
+        slot_of: Callable[[str, int], int | None] = lambda text, unit_ms: None,
     ) -> None:
         """`refusal()` says why no message is taken at the moment; `topic_created()` is told of automatic topics.
 
         `place` says where a message goes, and with which tag code: one that is to come later waits elsewhere. Its
-        sender can take it back by `recall_handle` of the stored properties, which is empty for all others.
+        sender can take it back by `recall_handle` of the stored properties, which is empty for all others. `slot_of`
+        is where a time of delivery leads to (`timers.placement`).
         """
         self.store = store
         self.statistics = statistics
@@ -139,6 +164,7 @@ class SendProcessor:
         self._retries = retries
         self._place = place
         self._recall_handle = recall_handle
+        self.slot_of = slot_of
         self._transactions = transactions
         self.appends = Appends(store, statistics)
         self.batches = BatchWriter(self.appends, self._admit)
@@ -269,79 +295,118 @@ class SendProcessor:
         queue: ConsumeQueue,
     ) -> Stored:
         """Store one message. Raises `RequestRefused`, and `DiskFull`."""
-        asked, body = queue.queue_id, request.body
-        given_up, recall_handle = False, ""
+        asked, given_up = queue.queue_id, False
         if target.config.name.startswith(names.RETRY_PREFIX):
             given_up, queue = self._retry(request, header, queue)
+        placed = self.place(header, target, queue, request.body, request.code, given_up=given_up)
+        stored = self.appends.put([placed.message], session)
+        if not stored:
+            raise _Full(*_disk_full(self.store.full))
+        if given_up:
+            group = target.config.name.removeprefix(names.RETRY_PREFIX)
+            topic = parse_properties(placed.message[2]).get(P.RETRY_TOPIC, target.config.name)
+            self.statistics.dead(topic, group, self.store.now, len(request.body))
+        offset, queue_offset = stored[0]
+        if placed.half is not None:
+            self.opened(session, placed.half, offset, queue_offset)
+        # Where it was asked to go, but the offset of where it stands: a delayed message is elsewhere for a while.
+        return Stored(offset, asked, queue_offset, placed.unique_key, placed.waits, placed.recall_handle)
+
+    def place(
+        self,
+        header: SendMessageHeader | SendMessageHeaderV2,
+        target: Target,
+        queue: ConsumeQueue,
+        body: bytes,
+        code: int,
+        *,
+        given_up: bool = False,
+    ) -> Placed:
+        """Judge one message for `queue`, and return it where it is to be stored. Nothing is stored here. HOT.
+
+        Raises `RequestRefused`, and LocalProtocolError or UnicodeEncodeError for text that no record can hold.
+        """
         if len(body) > self._rules.max_message_size:
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the body has {len(body)} bytes, maxMessageSize is {self._rules.max_message_size}",
             )
-        sys_flag = header.sys_flag | target.sys_flag
-        reconsume_times, topic = header.reconsume_times or 0, queue.topic
+        sys_flag, times = header.sys_flag | target.sys_flag, header.reconsume_times or 0
         plain = None if given_up else self.read_plain(header.properties or "", sys_flag)
-        half = False
         if plain is not None:
             raw, key, tag_code, waits = plain
-        else:
-            properties, row = self._judge_properties(header.properties or "", sys_flag, reconsume_times)
-            half = row is HALF
-            if half and request.code in _REPLIES:
-                raise RequestRefused(
-                    ResponseCode.MESSAGE_ILLEGAL, "the answer to a request is no transaction"
-                )
-            sys_flag &= ~MessageSysFlag.TRANSACTION_MASK
-            if given_up:
-                properties[P.DELAY] = "-1"
-                topic = properties.get(P.RETRY_TOPIC, target.config.name)
-            try:
-                if half:
-                    queue, tag_code = self._place_half(queue, properties, header.producer_group)
-                else:
-                    queue, tag_code = self._place(queue, properties)
-            except ValueError as exc:
-                raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
-            raw, key, waits = encode_properties(properties), properties[P.UNIQ_KEY], waits_for(properties)
-            recall_handle = self._recall_handle(properties)
-            size_max = HALF_PROPERTIES_SIZE_MAX if half else PROPERTIES_SIZE_MAX
-            if len(raw) > size_max:
-                raise RequestRefused(
-                    ResponseCode.MESSAGE_ILLEGAL,
-                    f"the properties have {len(raw)} bytes with the broker's own, at most {size_max}",
-                )
-        message = (
-            queue,
-            body,
-            raw,
-            header.flag,
-            sys_flag,
-            header.born_timestamp,
-            reconsume_times,
-            0,
-            tag_code,
-        )
-        stored = self.appends.put([message], session)
-        if not stored:
-            raise _Full(*_disk_full(self.store.full))
+            message = queue, body, raw, header.flag, sys_flag, header.born_timestamp, times, 0, tag_code
+            return Placed(message, key, waits)
+        properties, row = self._judge_properties(header.properties or "", sys_flag, times)
+        is_half, half = row is HALF, None
+        if is_half and code in _REPLIES:
+            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "the answer to a request is no transaction")
+        sys_flag &= ~MessageSysFlag.TRANSACTION_MASK
         if given_up:
-            group = target.config.name.removeprefix(names.RETRY_PREFIX)
-            self.statistics.dead(topic, group, self.store.now, len(body))
-        offset, queue_offset = stored[0]
-        if half:
-            self._transactions.opened(new_half(properties, queue_offset, offset, self.store.now), session)
-        # Where it was asked to go, but the offset of where it stands: a delayed message is elsewhere for a while.
-        return Stored(offset, asked, queue_offset, key, waits, recall_handle)
+            properties[P.DELAY] = "-1"
+        try:
+            if is_half:
+                # A delay or time that cannot be is refused now, not at the commit.
+                committed, _ = self._place(queue, dict(properties))
+                half_properties(
+                    properties, queue.topic, queue.queue_id, properties[P.UNIQ_KEY], header.producer_group
+                )
+                tag_code = tags_code(properties.get(P.TAGS))
+                half = NewHalf(
+                    properties, None if committed is not queue or has_time(properties) else tag_code
+                )
+                queue = self.store.queue(names.TRANS_HALF_TOPIC, HALF_QUEUE)
+            else:
+                queue, tag_code = self._place(queue, properties)
+        except ValueError as exc:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
+        raw = encode_properties(properties)
+        if len(raw) > (HALF_PROPERTIES_SIZE_MAX if is_half else PROPERTIES_SIZE_MAX):
+            size_max = HALF_PROPERTIES_SIZE_MAX if is_half else PROPERTIES_SIZE_MAX
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the properties have {len(raw)} bytes with the broker's own, at most {size_max}",
+            )
+        message = queue, body, raw, header.flag, sys_flag, header.born_timestamp, times, 0, tag_code
+        handle = self._recall_handle(properties)
+        return Placed(message, properties[P.UNIQ_KEY], waits_for(properties), handle, half)
 
-    def _place_half(
-        self, queue: ConsumeQueue, properties: dict[str, str], producer_group: str
-    ) -> tuple[ConsumeQueue, int]:
-        """Return the half queue and the tag code of a half message; what it has to carry is added to `properties`."""
-        self._place(
-            queue, dict(properties)
-        )  # a delay or time that cannot be is refused now, not at the commit
-        half_properties(properties, queue.topic, queue.queue_id, properties[P.UNIQ_KEY], producer_group)
-        return self.store.queue(names.TRANS_HALF_TOPIC, HALF_QUEUE), tags_code(properties.get(P.TAGS))
+    def place_in_run(
+        self, header: SendMessageHeaderV2, target: Target, queue: ConsumeQueue, body: bytes
+    ) -> Placed | None:
+        """Return a message of a run that asks for more than to be stored, where it is to be stored. HOT.
+
+        None leaves it to `send`: one that is refused, or whose answer has another unique key than its text.
+        """
+        if _UNIQ not in (header.properties or ""):
+            return None
+        try:
+            placed = self.place(header, target, queue, body, RequestCode.SEND_MESSAGE_V2)
+        except (RequestRefused, LocalProtocolError, UnicodeEncodeError):
+            return None
+        key = placed.unique_key
+        return placed if key.isalnum() and key.isascii() else None
+
+    def opened(self, session: Session, half: NewHalf, log_offset: int, queue_offset: int) -> None:
+        """Open the transaction of a half message that was just stored."""
+        opened = new_half(half.properties, queue_offset, log_offset, self.store.now, half.tag_code)
+        self._transactions.opened(opened, session)
+
+    def opened_run(
+        self,
+        session: Session,
+        half: NewHalf,
+        queue_ids: Iterable[bytes],
+        log_offsets: Iterable[int],
+        queue_offsets: Iterable[int],
+    ) -> None:
+        """Open the transactions of half messages that differ from one in their queues alone. HOT."""
+        known = new_half(half.properties, 0, 0, self.store.now, half.tag_code)
+        topic, group, since, opened = known.topic, known.group, known.since_ms, self._transactions.opened
+        for queue_id, log_offset, offset in zip(queue_ids, log_offsets, queue_offsets, strict=True):
+            one = Half(offset, log_offset, offset, topic, int(queue_id), group, since)
+            one.immune_ms, one.tag_code = known.immune_ms, known.tag_code
+            opened(one, session)
 
     def read_plain(self, text: str, sys_flag: int) -> PlainText | None:
         """Return a property text that asks for nothing as it is stored; None for all that needs `_judge_properties`.
@@ -365,13 +430,14 @@ class SendProcessor:
     def _answer(self, request: Request, stored: Stored) -> bytes:
         """Return the frame that says so."""
         key = stored.unique_key
-        if request.serialize_type == JSON and key.isalnum() and key.isascii() and not stored.recall_handle:
+        if request.serialize_type == JSON and key.isalnum() and key.isascii():
             return self.answers.one(
                 stored.log_offset,
                 b"%d" % stored.queue_id,
                 stored.queue_offset,
                 key.encode(),
                 b"%d" % request.opaque,
+                stored.recall_handle.encode(),
             )
         return request.reply(ResponseCode.SUCCESS, None, self._stored_ext(stored))
 

@@ -54,14 +54,18 @@ class Link(Protocol):
     def close(self) -> None: ...
 
 
-class Asker(Protocol):
-    """A request, as far as its answer depends on it."""
+class Counted(Protocol):
+    """A request, as far as its answer is counted."""
 
     @property
     def code(self) -> int: ...
 
     @property
     def flag(self) -> int: ...
+
+
+class Asker(Counted, Protocol):
+    """A request, as far as its answer depends on it."""
 
     def reply(self, code: int, remark: str | None = None) -> Command | bytes: ...
 
@@ -108,7 +112,7 @@ class Outbox:
 
     # -- answers of the read at hand -------------------------------------------------------------------
 
-    def now(self, request: Asker, code: int, frame: bytes) -> None:
+    def now(self, request: Counted, code: int, frame: bytes) -> None:
         """Owe an answer with this code, together with all others of this read."""
         if request.flag & FrameFlag.ONEWAY:
             self._count(request, code)
@@ -116,7 +120,7 @@ class Outbox:
             self._ready.append(frame)
             self._kinds.append((request.code, code))
 
-    def after(self, request: Asker, code: int, frame: bytes) -> None:
+    def after(self, request: Counted, code: int, frame: bytes) -> None:
         """Owe an answer with this code when the log is as safe as is promised through its end of then."""
         if request.flag & FrameFlag.ONEWAY:
             self._count(request, code)
@@ -201,7 +205,7 @@ class Outbox:
         for piece in pieces:
             self.link.send(piece)
 
-    def _count(self, request: Asker, code: int, long_polling: bool = False) -> bool:
+    def _count(self, request: Counted, code: int, long_polling: bool = False) -> bool:
         """Count a request as answered with this code; whether anybody reads the answer."""
         times = self._times
         times.at = at = times.clock()

@@ -12,7 +12,7 @@ to its topic at once, as in the original.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +25,7 @@ from ropewalk.format.properties import P, tags_code
 from store.message_store import MessageStore
 from store.queues.consume_queue import ConsumeQueue
 
-__all__ = ["Placement", "PlacementRules"]
+__all__ = ["Placement", "PlacementRules", "time_asked"]
 
 _TIMES: Final = ((P.TIMER_DELAY_SEC, 1000), (P.TIMER_DELAY_MS, 1), (P.TIMER_DELIVER_MS, 0))
 """Property, and the milliseconds of one unit of it; 0 for a time of the clock."""
@@ -69,7 +69,7 @@ class Placement:
         What it has to carry while it waits is added to `properties`. Raises `RequestRefused` for a time that is
         illegal, and ValueError for a level that is no number.
         """
-        if P.TIMER_OUT_MS not in properties and (asked := _asked(properties)) is not None:
+        if P.TIMER_OUT_MS not in properties and (asked := time_asked(properties)) is not None:
             found = self._delays.place(queue, properties)
             if found[0] is not queue:
                 return found
@@ -79,25 +79,37 @@ class Placement:
     def _place_timer(
         self, queue: ConsumeQueue, properties: dict[str, str], text: str, unit_ms: int
     ) -> tuple[ConsumeQueue, int]:
-        rules, now = self.rules, self._clock()
-        if not rules.enabled:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                "accurate timer message is not enabled, timerWheelEnable is false",
-            )
-        tag_code = tags_code(properties.get(P.TAGS))
-        due_ms = _NUMBER.fullmatch(text) and (int(text) * unit_ms + now if unit_ms else int(text))
-        if due_ms is None or abs(due_ms) > _TIME_MAX:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL, f"timer message illegal, its time {text[:40]!r} is no number"
-            )
-        if due_ms <= now:
+        tag_code, slot_ms = tags_code(properties.get(P.TAGS)), self.slot_of(text, unit_ms)
+        if slot_ms is None:
             if P.TIMER_DEL_UNIQKEY in properties:
                 raise RequestRefused(
                     ResponseCode.MESSAGE_ILLEGAL,
                     "timer message illegal, a message whose time has passed cannot be recalled any more",
                 )
             return queue, tag_code
+        properties[P.TIMER_OUT_MS] = str(slot_ms)
+        properties[P.REAL_TOPIC] = queue.topic
+        properties[P.REAL_QID] = str(queue.queue_id)
+        return self._store.queue(names.TIMER_TOPIC, 0), tag_code
+
+    def slot_of(self, text: str, unit_ms: int) -> int | None:
+        """Return the slot of a time, or of a delay of so many `unit_ms`; None for one that has passed. HOT.
+
+        Raises `RequestRefused` for one that is illegal, or in a slot that is full.
+        """
+        rules, now = self.rules, self._clock()
+        if not rules.enabled:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                "accurate timer message is not enabled, timerWheelEnable is false",
+            )
+        due_ms = _NUMBER.fullmatch(text) and (int(text) * unit_ms + now if unit_ms else int(text))
+        if due_ms is None or abs(due_ms) > _TIME_MAX:
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL, f"timer message illegal, its time {text[:40]!r} is no number"
+            )
+        if due_ms <= now:
+            return None
         if due_ms - now > rules.max_delay_ms:
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -109,10 +121,7 @@ class Placement:
                 ResponseCode.SYSTEM_ERROR,
                 f"timer message is under flow control, max num limit is {rules.congested} in one slot",
             )
-        properties[P.TIMER_OUT_MS] = str(slot_ms)
-        properties[P.REAL_TOPIC] = queue.topic
-        properties[P.REAL_QID] = str(queue.queue_id)
-        return self._store.queue(names.TIMER_TOPIC, 0), tag_code
+        return slot_ms
 
     def recall_handle(self, properties: dict[str, str]) -> str:
         """Return the handle by which the sender of a stored message recalls it; empty for a message without a time."""
@@ -124,7 +133,8 @@ class Placement:
         return handle.encode()
 
 
-def _asked(properties: dict[str, str]) -> tuple[str, int] | None:
+def time_asked(properties: Mapping[str, str]) -> tuple[str, int] | None:
+    """Return the time that a message names, and the milliseconds of its unit, 0 for a time of the clock; or None."""
     for name, unit_ms in _TIMES:
         if (text := properties.get(name)) is not None:
             return text, unit_ms

@@ -6,7 +6,10 @@ TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS behind it, as the original leaves it; a ro
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+
+from zlib_ng.zlib_ng import crc32
 
 from ropewalk.errors import CorruptRecord
 from ropewalk.format import names
@@ -18,18 +21,31 @@ from ropewalk.format.properties import (
     parse_properties,
     tags_code,
 )
-from ropewalk.format.record import Record, decode_record, encode_host, record_size
+from ropewalk.format.record import (
+    HEAD_V4,
+    HOST_V6_BITS,
+    MAGIC_V1,
+    Record,
+    decode_record,
+    encode_host,
+    record_size,
+)
 from store.append import Message
 from store.message_store import MessageStore
 from store.queues.consume_queue import ConsumeQueue
 from store.timer.layout import ENQUEUED_LATE
 
-__all__ = ["Copy", "copy_of", "decode_timer", "delete_key", "is_cancelled"]
+__all__ = ["Copy", "copy_of", "decode_timer", "delete_key", "is_cancelled", "waiting_of"]
 
 _QUEUE_ID_MAX = 65_535
 _OWN = (P.TIMER_ENQUEUE_MS, P.TIMER_DEQUEUE_MS, P.TIMER_ROLL_TIMES)
 _REPLACED = b"TIMER_ENQUEUE_MS"
 _CRC = P.CRC32.encode()
+_PLACED_AT = f"{P.TIMER_OUT_MS}\x01".encode()
+_PLACED = re.compile(rb"TIMER_OUT_MS\x01(\d{1,18})\x02REAL_TOPIC\x01([^\x02]+)\x02REAL_QID\x01(\d+)\x02")
+"""The end of a text that `placement` has written."""
+_MARKER, _ROLLED = P.TIMER_DEL_UNIQKEY.encode(), P.TIMER_ROLL_TIMES.encode()
+_TOPIC = bytes((len(names.TIMER_TOPIC),)) + names.TIMER_TOPIC.encode()
 
 
 class Copy(NamedTuple):
@@ -40,6 +56,20 @@ class Copy(NamedTuple):
     topic: str
     counted: bool
     """Whether it was counted as pending when it was enqueued."""
+
+
+class Waiting(NamedTuple):
+    """The parts of a timer message that the wheel needs. Times in ms."""
+
+    due_ms: int
+    topic: str
+    """Its real one."""
+    queue_text: str
+    store_ms: int
+    born_ms: int
+    is_marker: bool
+    comes_again: bool
+    """Whether it was rolled."""
 
 
 def decode_timer(data: bytes, offset: int) -> Record:
@@ -55,6 +85,53 @@ def decode_timer(data: bytes, offset: int) -> Record:
     if P.TIMER_OUT_MS not in record.properties or P.REAL_TOPIC not in record.properties:
         raise ValueError(f"the record at log offset {offset} has no TIMER_OUT_MS or REAL_TOPIC")
     return record
+
+
+def waiting_of(data: bytes, offset: int) -> Waiting:
+    """Read the parts of a record that the wheel needs. HOT. Raises ValueError with the reason why it is no timer."""
+    ordinary = _read_ordinary(data, offset)
+    if ordinary is not None:
+        return ordinary
+    record = decode_timer(data, offset)
+    properties = record.properties
+    return Waiting(
+        int(properties[P.TIMER_OUT_MS]),
+        properties[P.REAL_TOPIC],
+        properties.get(P.REAL_QID, ""),
+        record.store_timestamp,
+        record.born_timestamp,
+        P.TIMER_DEL_UNIQKEY in properties,
+        P.TIMER_ROLL_TIMES in properties,
+    )
+
+
+def _read_ordinary(data: bytes, offset: int) -> Waiting | None:
+    """Read a record as a send of this broker leaves it, no marker and not rolled; None for every other one. HOT."""
+    at = data.rfind(_PLACED_AT)
+    if at < HEAD_V4.size or data[at - 1] != 2:
+        return None
+    placed = _PLACED.fullmatch(data, at)
+    size, magic, crc, _id, _flag, _number, position, sys_flag, born_ms, _host, store_ms, *_, body_size = (
+        HEAD_V4.unpack_from(data)
+    )
+    body_end = HEAD_V4.size + body_size
+    topic_end = body_end + len(_TOPIC)
+    if (
+        placed is None
+        or (size, position, magic) != (len(data), offset, MAGIC_V1)
+        or sys_flag & HOST_V6_BITS
+        or data[body_end:topic_end] != _TOPIC
+        or at < topic_end + 2
+        or data.find(_MARKER, topic_end) >= 0
+        or data.find(_ROLLED, topic_end) >= 0
+        or int.from_bytes(data[topic_end : topic_end + 2], "big") != size - topic_end - 2
+        or (body_size and crc32(data[HEAD_V4.size : body_end]) & 0x7FFFFFFF != crc)
+    ):
+        return None
+    due, topic, queue_id = placed.groups()
+    return Waiting(
+        int(due), topic.decode("utf-8", "replace"), queue_id.decode(), store_ms, born_ms, False, False
+    )
 
 
 def delete_key(record: Record) -> tuple[str, str]:

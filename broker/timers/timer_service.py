@@ -19,14 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby
 
 import structlog
 
 from broker.state.statistics import Statistics
 from broker.timers.record_reads import Place, Records, read_records
-from broker.timers.timer_copies import Copy, copy_of, decode_timer, delete_key, is_cancelled
+from broker.timers.timer_copies import Copy, copy_of, decode_timer, delete_key, is_cancelled, waiting_of
 from broker.timers.timer_counts import TimerCounts
 from broker.timers.timer_metrics import TimerMetrics
 from ropewalk.format import names
@@ -56,6 +56,7 @@ _BYTES_MAX = 4 << 20
 """Bytes of records of one turn, beyond the first."""
 _FLUSH_MS = 1_000
 _EXPIRE_MS = 30_000
+_hash_of = lru_cache(maxsize=4096)(java_hash)
 
 
 class TimerService:
@@ -124,6 +125,7 @@ class TimerService:
         self._durable_end = 0
         """The end of the log in which the copies lie that `_durable` counts."""
         self._written: Progress | None = None
+        self._page_wanted = True
         self._backs = self._page_backs = 0
         """How often the read time went back, and as of which of these times the page in its file is."""
         self._flush_ms = self._expire_ms = 0
@@ -268,12 +270,14 @@ class TimerService:
         """Enqueue and deliver, a bounded number of messages. Whether there is more to do at once."""
         if not self.enabled or self._clock() < self._wake_ms <= self._clock() + _RETRY_MS:
             return False
+        before = self.delivered, self.timers.read_ms
         try:
             more = self._enqueue()
             if not self._follows:
                 more = self._deliver() or more
             self.timers.write()
-            self._note()
+            # What is enqueued a start finds by the units themselves: that is no reason to wake a thread in each turn.
+            self._note(page=before != (self.delivered, self.timers.read_ms))
         except OSError as exc:
             self._pause(f"timers cannot be written: {exc}")
             return False
@@ -310,18 +314,22 @@ class TimerService:
         has_page = not (self._store.may_be_cut or self.timers.is_unused)
         return has_page and self._page_backs != self._backs
 
-    def _note(self) -> None:
-        """Write the page of this moment, and count as durable what was delivered below the flushed end of the log."""
+    def _note(self, *, page: bool = True) -> None:
+        """Count as durable what was delivered below the flushed end of the log, and write the `page` of this moment."""
         now = self._progress()
         if self._known[0] <= self._store.flushed_offset:
             self._durable_end, self._durable = self._known
             self.timers.forget(self._durable.read_ms)
             self._known = self._store.log.end_offset, now
+        self._page_wanted |= page
         self._write_page()
 
     def _write_page(self) -> None:
         worker, now = self._page_worker, self._progress()
-        if worker is None or worker.pending or self._written == now or self.timers.is_unused:
+        if not self._page_wanted or worker is None or worker.pending or self.timers.is_unused:
+            return
+        self._page_wanted = False
+        if self._written == now:
             return
         if self._store.may_be_cut:
             return  # the page would claim copies that a new leader has cut
@@ -415,42 +423,41 @@ class TimerService:
         if timers.queue_offset != start:
             return
         precision = timers.rules.precision_ms
+        waiting: dict[str, int] = {}
         try:
             for data, (offset, size) in zip(records, places, strict=True):
                 try:
-                    record = decode_timer(data, offset)
-                    due_ms = int(record.properties[P.TIMER_OUT_MS])
+                    new = waiting_of(data, offset)
                 except ValueError as exc:
                     log.error("a timer message is given up", reason=str(exc))
                     timers.queue_offset += 1
                     continue
-                topic = record.properties[P.REAL_TOPIC]
-                delete = P.TIMER_DEL_UNIQKEY in record.properties
+                due_ms, topic, queue_text, store_ms, born_ms, is_marker, comes_again = new
                 if not follows and due_ms - due_ms % precision < timers.read_ms:
-                    if not delete and not self._put([(record, ENQUEUED_LATE, False)]):
+                    if not is_marker and not self._put([(decode_timer(data, offset), ENQUEUED_LATE, False)]):
                         return
                 elif timers.enqueue(
                     due_ms,
-                    record.store_timestamp,
+                    store_ms,
                     offset,
                     size,
-                    java_hash(topic),
-                    delete=delete,
+                    _hash_of(topic),
+                    delete=is_marker,
                     follows=follows,
                 ):
-                    if not follows:  # a slave takes its master's counts over
-                        self.metrics.add(topic, -1 if delete else 1, self._store.now)
-                        if not self._serves(topic):
-                            self._note_orphan(topic, record.properties.get(P.REAL_QID, ""))
-                    if not delete:
-                        again = P.TIMER_ROLL_TIMES in record.properties
-                        self.counts.add_enqueued(
-                            topic, None if again else (due_ms - record.born_timestamp) / 1000
-                        )
+                    waiting[topic] = waiting.get(topic, 0) + (-1 if is_marker else 1)
+                    if not follows and not self._serves(topic):
+                        self._note_orphan(topic, queue_text)
+                    if not is_marker:
+                        self.counts.add_enqueued(topic, None if comes_again else (due_ms - born_ms) / 1000)
                 timers.queue_offset += 1
                 self.enqueued += 1
         except OSError as exc:
             self._pause(f"the timer log cannot be written: {exc}")
+        finally:
+            if not follows:  # a slave takes its master's counts over
+                for topic, change in waiting.items():
+                    self.metrics.add(topic, change, self._store.now)
 
     def _note_orphan(self, topic: str, queue_text: str) -> None:
         """Remember a topic that its master made moments before it died: the slave never heard of it."""
@@ -516,7 +523,7 @@ class TimerService:
     def _went_back(self) -> None:
         """Have page and checkpoint follow."""
         self._backs += 1
-        self._written = None
+        self._written, self._page_wanted = None, True
         # The checkpoint names the earlier time from now on: with a later one, a start would skip what is enqueued
         # between the two. What is enqueued meanwhile becomes durable as ever.
         now_at = self._progress()

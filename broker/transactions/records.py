@@ -81,6 +81,8 @@ class Half:
     """How long the message itself asked not to be checked; None leaves that to `transactionTimeOut`."""
     older: tuple[int, ...] = ()
     """Queue offsets of older records that no operation record names."""
+    tag_code: int | None = None
+    """The tag code of its message; None if it is not known, or the message asks for a delay or a time."""
 
 
 def half_properties(
@@ -132,8 +134,10 @@ def half_of(record: Record) -> Half:
     )
 
 
-def new_half(properties: Mapping[str, str], offset: int, log_offset: int, now_ms: int) -> Half:
-    """Return the transaction of a half message that was just stored with these properties."""
+def new_half(
+    properties: Mapping[str, str], offset: int, log_offset: int, now_ms: int, tag_code: int | None
+) -> Half:
+    """Return the transaction of a half message that was just stored with these properties; `tag_code` as in `Half`."""
     return Half(
         offset,
         log_offset,
@@ -143,6 +147,7 @@ def new_half(properties: Mapping[str, str], offset: int, log_offset: int, now_ms
         properties[P.PGROUP],
         now_ms,
         immune_ms=immunity_ms(properties),
+        tag_code=tag_code,
     )
 
 

@@ -177,6 +177,11 @@ class TransactionService:
             go_on()
 
     @property
+    def is_loaded(self) -> bool:
+        """Tell whether the open transactions are known."""
+        return self._is_loaded
+
+    @property
     def is_idle(self) -> bool:
         """Tell whether the open transactions are known, and no check round is under way."""
         return self._is_loaded and not self._round and not self._reading and not self._questions

@@ -209,8 +209,12 @@ class RecallHandle:
 
     def encode(self) -> str:
         """Return the handle as clients carry it."""
+        return urlsafe_b64encode(self.plain()).decode()
+
+    def plain(self) -> bytes:
+        """Return the text of the handle, before it is encoded."""
         text = " ".join((_HANDLE_VERSION, self.topic, self.broker, str(self.time_ms), self.unique_key))
-        return urlsafe_b64encode(text.encode()).decode()
+        return text.encode()
 
     @classmethod
     def decode(cls, text: str) -> RecallHandle:

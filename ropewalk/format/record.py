@@ -40,6 +40,7 @@ except ImportError:  # an install of the client alone: the same sums, more slowl
 __all__ = [
     "CRC_PROPERTY_SIZE",
     "HEAD_V4",
+    "HOST_V6_BITS",
     "MAGIC_BLANK",
     "MAGIC_V1",
     "MAGIC_V2",
@@ -48,6 +49,7 @@ __all__ = [
     "CorruptRecord",
     "Record",
     "body_crc",
+    "cut_message",
     "crc32",
     "crc_property",
     "decode_host",
@@ -75,7 +77,7 @@ TOPIC_SIZE_MAX_V1: Final = 127
 CRC_PROPERTY_SIZE: Final = 20
 """Bytes of the whole-record checksum, which is the last property where a broker writes it."""
 
-_V6_BITS: Final = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
+HOST_V6_BITS: Final = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 _FRAME: Final = Struct(">iI")
 _BLANK: Final = _FRAME
 _U32: Final = Struct(">I")
@@ -209,7 +211,7 @@ def encode_record(
     if properties_size > PROPERTIES_SIZE_MAX or topic_size > 0x7FFF or size > 0x7FFFFFFF:
         raise LocalProtocolError(f"too long: topic {topic_size}, properties {properties_size}, record {size}")
     head = HEAD_V4
-    sys_flag &= ~_V6_BITS
+    sys_flag &= ~HOST_V6_BITS
     if len(born_host) != 8 or len(store_host) != 8:
         head, v6_bits = _head_for(born_host, store_host)
         sys_flag |= v6_bits
@@ -299,7 +301,7 @@ def decode_record(
     # From here on nothing outside the record can be read, however its inner lengths lie.
     data = bytes(memoryview(buffer)[position : position + size])
     sys_flag = int.from_bytes(data[36:40], "big", signed=True)
-    head = _HEAD_BY_BITS[sys_flag & _V6_BITS]
+    head = _HEAD_BY_BITS[sys_flag & HOST_V6_BITS]
     topic_field_size = 1 if magic == MAGIC_V1 else 2
     if head.size > size:
         raise CorruptRecord(f"position {position}: size {size} is too small for its hosts")
@@ -360,7 +362,7 @@ def _decode_ordinary(buffer: bytes, position: int, *, check_crc: bool) -> Record
     end = position + size
     if (
         magic != MAGIC_V1
-        or sys_flag & _V6_BITS
+        or sys_flag & HOST_V6_BITS
         or not RECORD_SIZE_MIN <= size <= room
         or not body_start <= body_end <= end - 3
     ):
@@ -399,6 +401,47 @@ def _decode_ordinary(buffer: bytes, position: int, *, check_crc: bool) -> Record
         crc,
         magic,
     )
+
+
+def cut_message(record: bytes) -> tuple[bytes, bytes, int, int, int, bytes, int] | None:
+    """Cut the parts of a record that a copy of its message carries: body, property text, flag, sys flag, born time in
+    ms, born host, reconsume times.
+
+    None for a record that is not an ordinary one, as `decode_record` says; the checksum of the body is not looked at,
+    and no property is read. HOT.
+    """
+    if len(record) < RECORD_SIZE_MIN:
+        return None
+    (
+        size,
+        magic,
+        _crc,
+        _id,
+        flag,
+        _number,
+        _offset,
+        sys_flag,
+        born_ms,
+        born_host,
+        *_,
+        times,
+        _half,
+        body_size,
+    ) = HEAD_V4.unpack_from(record)
+    body_end = HEAD_V4.size + body_size
+    if (
+        magic != MAGIC_V1
+        or sys_flag & HOST_V6_BITS
+        or size != len(record)
+        or not HEAD_V4.size <= body_end <= size - 3
+    ):
+        return None
+    properties_at = body_end + 3 + record[body_end]
+    if record[body_end] > TOPIC_SIZE_MAX_V1 or properties_at > size:
+        return None
+    if properties_at + int.from_bytes(record[properties_at - 2 : properties_at], "big") != size:
+        return None
+    return record[HEAD_V4.size : body_end], record[properties_at:], flag, sys_flag, born_ms, born_host, times
 
 
 def decode_records(body: bytes | bytearray | memoryview, *, check_crc: bool = True) -> list[Record]:

@@ -117,17 +117,28 @@ class TimerLog:
         """Return where the next unit will stand."""
         if not self.bases:
             return self.end
-        left = self.bases[-1] + self.file_size - self.end
-        return self.end if left >= UNIT_SIZE + BLANK_SIZE else self.end + left
+        return self.end if self._room >= UNIT_SIZE + BLANK_SIZE else self.end + self._room
 
-    def append(self, unit: bytes) -> int:
-        """Append one packed unit; return its position. `write` puts it into the file. Raises OSError."""
+    def reserve(self) -> int:
+        """Return where the next unit will stand, in a file that is there. HOT. Raises OSError."""
+        if self._room >= UNIT_SIZE + BLANK_SIZE:
+            return self.end
         position = self.next_position()
         if not self.bases or position >= self.bases[-1] + self.file_size:
             self._begin_file(position)
+        return position
+
+    def append(self, unit: bytes) -> int:
+        """Append one packed unit; return its position. `write` puts it into the file. HOT. Raises OSError."""
+        position = self.reserve()
         self._buffer += unit
         self.end = position + UNIT_SIZE
         return position
+
+    @property
+    def _room(self) -> int:
+        """Bytes that are left in the last file."""
+        return self.bases[-1] + self.file_size - self.end if self.bases else 0
 
     def _begin_file(self, base: int) -> None:
         if self.bases and self.end < base:

@@ -336,10 +336,11 @@ class TimerStore:
             write_ms = slot_ms
         magic = MAGIC_DEFAULT | (MAGIC_ROLL if rolled else 0) | (MAGIC_DELETE if delete else 0)
         time = slot_ms // precision
-        prev = self.wheel.get(time).last
-        unit = UNIT.pack(UNIT_SIZE, prev, magic, write_ms, slot_ms - write_ms, offset, size, topic_hash, 0)
-        position = self.log.append(unit)
-        self.wheel.add(time, position, weight=-1 if delete else 1)
+        position = self.log.reserve()
+        prev = self.wheel.add(time, position, weight=-1 if delete else 1)
+        self.log.append(
+            UNIT.pack(UNIT_SIZE, prev, magic, write_ms, slot_ms - write_ms, offset, size, topic_hash, 0)
+        )
         return True
 
     # -- deliver -------------------------------------------------------------------------------------

@@ -88,15 +88,17 @@ class TimerWheel:
         self._pages[position // PAGE_SIZE] = 1
         self._dirty.add(position // PAGE_SIZE)
 
-    def add(self, time: int, position: int, *, weight: int) -> None:
-        """Note the newest unit of a time's slot, and count it. HOT."""
+    def add(self, time: int, position: int, *, weight: int) -> int:
+        """Note the newest unit of a time's slot, and count it; return the position of the one before, or NONE. HOT."""
         at = time % WHEEL_SLOTS * SLOT_SIZE
-        known, first, _last, num, magic = SLOT.unpack_from(self._map, at)
+        last: int
+        known, first, last, num, magic = SLOT.unpack_from(self._map, at)
         if known != time:
-            first, num, magic = position, 0, 0
+            first, last, num, magic = position, NONE, 0, 0
         SLOT.pack_into(self._map, at, time, first, position, num + weight, magic)
         self._pages[at // PAGE_SIZE] = 1
         self._dirty.add(at // PAGE_SIZE)
+        return last
 
     def clear(self, time: int) -> None:
         """Empty the slot of a time, if it is the one that is stored."""

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -21,7 +22,8 @@ from broker.launch import monotonic_ms, now_ms
 from broker.remoting.shell import Connection
 from broker.settings.config import load_config
 from ropewalk.codes import RequestCode
-from ropewalk.format.remoting import Command, encode_frame
+from ropewalk.format.record import parse_message_id
+from ropewalk.format.remoting import Command, FrameBuffer, decode_frame, encode_frame
 from store.io.disk import Disk
 
 RUN = 256
@@ -51,8 +53,9 @@ class NoWire:
         pass
 
 
-def send_frame(number: int, body: bytes) -> bytes:
+def send_frame(number: int, body: bytes, **asked: str) -> bytes:
     properties = f"UNIQ_KEY\x017F0000010BCC18B4AAC20A6B2C{number:06X}\x02WAIT\x01true\x02TAGS\x01TagA"
+    properties += "".join(f"\x02{name}\x01{value}" for name, value in asked.items())
     ext = {
         "a": "bench",
         "b": "hot",
@@ -76,6 +79,19 @@ def pull_frame(number: int) -> bytes:
     ext |= {"maxMsgNums": str(PULL_COUNT), "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0"}
     ext |= {"subscription": "*", "subVersion": "0", "expressionType": "TAG"}
     return encode_frame(Command(RequestCode.PULL_MESSAGE, ext, opaque=number, language="JAVA"))
+
+
+def end_frame(answer: Command) -> bytes:
+    ext = {
+        "producerGroup": "bench",
+        "tranStateTableOffset": answer.ext["queueOffset"],
+        "commitOrRollback": "8",
+    }
+    ext |= {
+        "commitLogOffset": str(parse_message_id(answer.ext["msgId"])[2]),
+        "msgId": answer.ext["transactionId"],
+    }
+    return encode_frame(Command(RequestCode.END_TRANSACTION, ext, opaque=answer.opaque, language="JAVA"))
 
 
 def best_us(turn: Callable[[], None], between: Callable[[], None], messages: int) -> float:
@@ -127,6 +143,50 @@ def measure(broker: Broker, body_size: int) -> list[tuple[str, float]]:
     ]
 
 
+class Echo(NoWire):
+    """A connection that keeps the answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[Command] = []
+
+    def send(self, data: bytes | memoryview) -> None:
+        self.answers += map(decode_frame, FrameBuffer().feed(bytes(data)))
+
+
+def measure_deferred(broker: Broker, body_size: int) -> list[tuple[str, float]]:
+    """Measure timer messages, stored and enqueued, and transactions: the best of the rounds, as `best_us`."""
+    link = Echo()
+    session = broker.new_session(cast(Connection, link))
+    body, run = b"x" * body_size, RUN // 4
+    in_an_hour = str(now_ms() + 3_600_000)
+    timers = b"".join(send_frame(number, body, TIMER_DELIVER_MS=in_an_hour) for number in range(run))
+    halves = b"".join(send_frame(number, body, TRAN_MSG="true", PGROUP="bench") for number in range(run))
+
+    def cost_of(work: Callable[[], object]) -> float:
+        began = time.thread_time()
+        broker.begin_turn()
+        work()
+        broker.end_turn()
+        return (time.thread_time() - began) / run * 1e6
+
+    found: dict[str, list[float]] = {}
+    for _ in range(5 * ROUNDS):
+        link.answers.clear()
+        found.setdefault("timer, stored", []).append(cost_of(lambda: session.receive(timers)))
+        before = broker.timers.enqueued
+        enqueue = cost_of(lambda: [*iter(broker.timers.run, False)])
+        if broker.timers.enqueued == before + run:
+            found.setdefault("timer, enqueued", []).append(enqueue)
+        link.answers.clear()
+        found.setdefault("half message", []).append(cost_of(lambda: session.receive(halves)))
+        ends = b"".join(map(end_frame, link.answers))
+        found.setdefault("commit", []).append(cost_of(partial(session.receive, ends)))
+        assert all(not answer.code for answer in link.answers)
+        broker.on_wakeup()
+    return [(f"{name}, runs of {run}", min(costs)) for name, costs in found.items()]
+
+
 def main(*, fast: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="ropewalk-bench-") as folder:
         config = load_config(
@@ -148,8 +208,8 @@ def main(*, fast: bool) -> None:
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
         for body_size in (128, 1024):
-            for name, cost in measure(broker, body_size):
-                print(f"{body_size:5} B  {name:24} {cost:6.2f} us/message")
+            for name, cost in [*measure(broker, body_size), *measure_deferred(broker, body_size)]:
+                print(f"{body_size:5} B  {name:30} {cost:6.2f} us/message")
         broker.close()
 
 

@@ -17,6 +17,8 @@ from ropewalk.format.remoting import Command
 from store.io.disk import MappedFile
 from tests.broker.harness import Client, FlushGate, InProcess, config_of, without_fsync
 
+WAITING_TOPICS = ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC")
+
 
 @dataclass
 class Pair:
@@ -97,7 +99,7 @@ def record_of(running: InProcess, msg_id: str) -> Record:
 def records_of(running: InProcess) -> list[Record]:
     return [
         record
-        for topic in ("T", "U", "M", "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX")
+        for topic in ("T", "U", "M", "%RETRY%g", "%DLQ%g", *WAITING_TOPICS)
         for queue_id in range(8)
         for record in running.stored(topic, queue_id, last=40)
     ]

@@ -14,7 +14,7 @@ from ropewalk.client.core.consume.received import TopicQueue
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import Rejected
-from ropewalk.format.names import RETRY_PREFIX, check_group, is_system_group
+from ropewalk.format.names import DLQ_PREFIX, RETRY_PREFIX, check_group, is_system_group
 from tools.admin.base import (
     Broker,
     BrokerNameOption,
@@ -170,6 +170,8 @@ def show(
         facts["subscriptions"] = (
             [f"{topic} ({what})" for topic, what in online.subscriptions.items()] if online else None
         )
+        if facts["deadLetters"]:
+            facts["deadLetters"] = f"{facts['deadLetters']}, in topic {DLQ_PREFIX}{group}"
         if not complete:
             facts["waitingRetries"] = f"{ready + delayed} at the least"
         show_facts({key: value for key, value in facts.items() if value is not None}, as_json=False)

@@ -59,8 +59,10 @@ is taken before the first is full. `--set mappedFileSizeCommitLog=67108864` make
 
 ## Changing settings while the broker runs
 
-`ropewalk admin broker config set` (code 25, so `mqadmin updateBrokerConfig` too) changes some of the keys at once, and
-keeps the change in the broker's configuration file. These may be changed, and all others are refused in words:
+`ropewalk admin broker config set` (code 25, so `mqadmin updateBrokerConfig` too) changes some of the keys at once, at
+every replica of the brokers that it is told: `-b NAME` is a broker with its slaves, `-b HOST:PORT` one member. Each
+keeps the change in its configuration file; one that was started without such a file forgets it when it stops. These may
+be changed, and all others are refused in words:
 """.strip()
 
 

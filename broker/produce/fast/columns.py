@@ -16,7 +16,7 @@ from broker.produce.send import SendProcessor
 from broker.remoting.session import Session
 
 COLUMNS_MIN: Final = 16
-"""Fewer are quicker one by one."""
+"""Fewer plain ones are quicker one by one."""
 
 
 def checked_columns(
@@ -26,7 +26,8 @@ def checked_columns(
 
     None if they are few, or if one is no request of the template; where each goes is still to be looked up. HOT.
     """
-    if end - start < COLUMNS_MIN:
+    least = COLUMNS_MIN if template.detour is None else 1
+    if end - start < least:
         return None
     run = payloads[start:end]
     size, count = len(run[0]), len(run)
@@ -34,13 +35,13 @@ def checked_columns(
     if lengths.count(size) != count:
         count = next(index for index, length in enumerate(lengths) if length != size)
         del run[count:]
-    if count < COLUMNS_MIN or not 0 <= size - template.body_at <= sends.plain_size_max:
+    if count < least or not 0 <= size - template.body_at <= sends.plain_size_max:
         return None
     columns = tuple(zip(*map(template.payload_cutter(size), run), strict=True))
     for column, fixed in zip(columns[:-1:2], template.fixed, strict=True):
         if column.count(fixed) != count:
             return None
-    _queue, at_born, at_key, at_opaque = template.places
+    _queue, at_born, at_key, at_opaque, *at_time = template.places
     keys, opaques, born_texts = columns[at_key], columns[at_opaque], columns[at_born]
     if (
         not b"".join(keys).isalnum()
@@ -48,6 +49,7 @@ def checked_columns(
         or min(opaques) < template.opaque_min
         or max(opaques) > template.opaque_max
         or not b"".join(born_texts).isdigit()
+        or not all(b"".join(columns[at]).isdigit() for at in at_time)
     ):
         return None
     return columns
@@ -75,7 +77,7 @@ def store_columns(
     sends: SendProcessor, session: Session, template: HeaderTemplate, columns: Sequence[tuple[bytes, ...]]
 ) -> bool:
     """Store and answer requests that were checked; False, and nothing is done, if they go another way. HOT."""
-    at_queue, at_born, at_key, at_opaque = template.places
+    at_queue, at_born, at_key, at_opaque, *at_time = template.places
     keys, opaques, count = columns[at_key], columns[at_opaque], len(columns[0])
     try:
         queues = list(map(template.queues.__getitem__, columns[at_queue]))
@@ -83,9 +85,17 @@ def store_columns(
         return False
     clock = sends.statistics.clock
     began = clock()
-    born_times = born_times_of(columns[at_born])
-    run = columns[9], born_times, keys, template.pattern, template.tag_code
-    stored = sends.store.put_columns(queues, run)
+    told: Sequence[bytes] = keys
+    own: Iterable[bytes] = keys
+    afters, detour = None, template.detour
+    if detour is not None:
+        placed = detour.columns(sends, keys, columns[at_queue], *(columns[at] for at in at_time))
+        if placed is None:
+            return False
+        afters, told = placed
+        queues, own = [detour.queue] * count, repeat(b"")
+    run = columns[-1], born_times_of(columns[at_born]), own, template.pattern, template.tag_code
+    stored = sends.store.put_columns(queues, run, afters)
     if stored is None:
         return False
     took_s = clock() - began
@@ -93,11 +103,13 @@ def store_columns(
         sends.replicate_early()
     offsets, numbers = stored
     sends.appends.count_run(
-        queues[0].topic, count, count * template.pattern.form(len(columns[9][0])).size, took_s
+        queues[0].topic, count, count * template.pattern.form(len(columns[-1][0])).size, took_s
     )
+    if detour is not None and detour.half is not None:
+        sends.opened_run(session, detour.half, columns[at_queue], offsets, numbers)
     if template.oneway:
         session.outbox.stored_oneway(count)
     else:
-        answers = sends.answers.run(offsets, columns[at_queue], numbers, keys, opaques)
+        answers = sends.answers.run(offsets, columns[at_queue], numbers, told, opaques)
         session.outbox.stored(answers, waits=template.waits)
     return True

@@ -1,9 +1,9 @@
 """Templates of send headers: what one client sends again and again, recognised by its bytes.
 
 The requests of a producer differ in four places of their JSON header and in their body: queue, born time, unique key
-and opaque. A *template* is such a header cut at these places. A request that has its other bytes, and digits and
-letters of the same widths in the four places, says what the first one said; so it needs no decoding and no judging,
-and its record is packed from a pattern.
+and opaque; those of timer messages also in their time. A *template* is such a header cut at these places. A request
+that has its other bytes, and digits and letters of the same widths in the places, says what the first one said; so it
+needs no decoding and no judging, and its record is packed from a pattern.
 
 A template proves itself when it is learned: with other values in its places the header has to decode to the same
 request with these values. A client whose headers change elsewhere too (keys of its own, say) is looked at ever more
@@ -15,11 +15,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from struct import Struct
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from broker.produce.fast.detour import Detour
 from ropewalk.format.headers import SendMessageHeaderV2
 from ropewalk.format.record_pattern import RecordPattern
 from ropewalk.format.remoting import I32
@@ -55,14 +57,14 @@ _Cut: TypeAlias = Callable[[bytes], tuple[bytes, ...]]
 
 @dataclass(slots=True)
 class HeaderTemplate:
-    """A header, cut. `unpack(payload)` gives nine pieces: five that never change, and between them the places."""
+    """A header, cut. `unpack(payload)` gives its pieces: those that never change, and between them the places."""
 
     rules_version: object
     """By what the request was judged (`SendProcessor.rules_version`); under other rules the template is stale."""
     unpack: _Cut
     fixed: tuple[bytes, ...]
-    places: tuple[int, int, int, int]
-    """Which pieces are queue, born time, unique key and opaque."""
+    places: tuple[int, ...]
+    """Which pieces are queue, born time, unique key and opaque, and the time of delivery where there is one."""
     opaque_min: bytes
     opaque_max: bytes
     body_at: int
@@ -74,10 +76,12 @@ class HeaderTemplate:
     waits: bool
     """Whether the answer waits for the flush."""
     layout: str
+    detour: Detour | None = None
+    """Where its messages wait first; None if they are stored where they are sent to."""
     _cutters: dict[int, _Cut] = field(default_factory=dict, init=False)
 
     def payload_cutter(self, size: int) -> _Cut:
-        """Return the function that cuts a payload of `size` bytes into the nine pieces and the body."""
+        """Return the function that cuts a payload of `size` bytes into the pieces and the body."""
         cutter = self._cutters.get(size)
         if cutter is None:
             if len(self._cutters) >= _CUTTERS_MAX:
@@ -87,38 +91,42 @@ class HeaderTemplate:
 
 
 def cut(
-    payload: bytes, body_at: int, header: PlainHeader, key: str
-) -> tuple[Struct, tuple[int, int, int, int]] | None:
-    """Return how to cut a header at its four places, and which piece is which; None if it has no such places.
+    payload: bytes, body_at: int, header: PlainHeader, key: str, time: str = ""
+) -> tuple[Struct, tuple[int, ...]] | None:
+    """Return how to cut a header at its places, and which piece is which; None if it has no such places.
 
-    `header` is what it decodes to, `key` the unique key among its properties.
+    `header` is what it decodes to, `key` the unique key among its properties; so is `time`, where that is a place.
     """
     found: list[tuple[int, int, int]] = []
-    for place, regex in enumerate((_QUEUE, _BORN, None, _OPAQUE)):
-        if regex is None:
-            wanted = key.encode()
+    spots: list[str | re.Pattern[bytes]] = [_QUEUE, _BORN, key, _OPAQUE]
+    if time:
+        spots.append(time)
+    for place, spot in enumerate(spots):
+        if isinstance(spot, str):
+            wanted = spot.encode()
             if payload.count(wanted, 4, body_at) != 1:
                 return None
             start = payload.find(wanted, 4, body_at)
             found.append((start, start + len(wanted), place))
         else:
-            matches = list(regex.finditer(payload, 4, body_at))
+            matches = list(spot.finditer(payload, 4, body_at))
             if len(matches) != 1:
                 return None
             found.append((*matches[0].span(1), place))
     found.sort()
-    layout, at, places = "", 0, [0, 0, 0, 0]
+    layout, at, places = "", 0, [0] * len(found)
+    if any(one[1] >= other[0] for one, other in pairwise(found)):
+        return None
     for piece, (start, end, place) in enumerate(found):
         layout += f"{start - at}s{end - start}s"
         at, places[place] = end, 2 * piece + 1
     cutter = Struct(layout + f"{body_at - at}s")
-    queue, born, unique, opaque = places
-    order = (queue, born, unique, opaque)
-    return (cutter, order) if _proves(cutter.unpack_from(payload), order, header, key) else None
+    order = tuple(places)
+    return (cutter, order) if _proves(cutter.unpack_from(payload), order, header, key, time) else None
 
 
 def _proves(
-    pieces: tuple[bytes, ...], places: tuple[int, int, int, int], header: PlainHeader, key: str
+    pieces: tuple[bytes, ...], places: tuple[int, ...], header: PlainHeader, key: str, time: str
 ) -> bool:
     """Whether other values in the places change these values and nothing else."""
     ext = header.extFields
@@ -126,9 +134,12 @@ def _proves(
         queue, born, opaque = (digit * len(pieces[places[n]]) for n in (0, 1, 3))
         opaque = b"1" + opaque[1:]  # 2222222222 is no i32
         changed = list(pieces)
-        for place, value in zip(places, (queue, born, letter.encode() * len(key), opaque), strict=True):
+        values = queue, born, letter.encode() * len(key), opaque, digit * len(time)
+        for place, value in zip(places, values, strict=False):
             changed[place] = value
         properties = (ext.properties or "").replace(key, letter * len(key))
+        if time:
+            properties = properties.replace(time, digit.decode() * len(time))
         wanted = msgspec.structs.replace(
             ext, queue_id=int(queue), born_timestamp=int(born), properties=properties
         )
@@ -152,10 +163,11 @@ def template_of(
     tag_code: int,
     oneway: bool,
     waits: bool,
+    detour: Detour | None = None,
 ) -> HeaderTemplate | None:
     """Return the template of a request that was judged and decoded; None if its header cannot be cut."""
     body_at = 4 + int.from_bytes(payload[:4], "big")
-    found = cut(payload, body_at, header, key)
+    found = cut(payload, body_at, header, key, detour.time if detour is not None else "")
     if found is None:
         return None
     cutter, places = found
@@ -175,4 +187,5 @@ def template_of(
         oneway,
         waits,
         cutter.format,
+        detour,
     )

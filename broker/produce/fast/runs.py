@@ -1,11 +1,12 @@
-"""Runs of plain sends, stored and answered together: the fast ways in front of `SendProcessor.send`.
+"""Runs of sends, stored and answered together: the fast ways in front of `SendProcessor.send`.
 
     defer_single   one request that is all a read brought, of a known template: put off until the turn ends, so that
                    what many clients send one by one is appended at once
-    store_run      a run of requests: by columns, by template, or each decoded once and tested by words of its text
+    store_run      a run of requests: by columns, by template, or each decoded once and tested by words of its text;
+                   one that is not plain (`admission`) is judged and placed as `send` does it, and stored with the run
 
 All have the outcome of `send`, which takes everything; the tests send the same messages by each and compare what is
-stored and answered. What is not plain (`admission`) ends a run and is left to `send`.
+stored and answered. What `send` would refuse ends a run and is left to it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import structlog
 
 from broker.produce.appends import host_of
 from broker.produce.fast.columns import store_columns_run
+from broker.produce.fast.detour import detour_of
 from broker.produce.fast.header_template import (
     UNREADABLE,
     HeaderTemplate,
@@ -30,7 +32,7 @@ from broker.produce.fast.many_topics import (
 )
 from broker.produce.fast.template_cache import SendTemplates
 from broker.produce.responses import PREFIX
-from broker.produce.send import SendProcessor
+from broker.produce.send import NewHalf, Placed, SendProcessor
 from broker.produce.targets import Target
 from broker.remoting.outbox import flush_together
 from broker.remoting.session import Session
@@ -50,6 +52,10 @@ RUN_MAX = 256
 
 _Due = tuple[Session, HeaderTemplate, bytes, bytes, bytes, bytes]
 """To whom an answer is owed, and what stands in it: queue id, unique key and opaque; and the request as it came."""
+
+
+_Answer = tuple[int, int, int, str, str, bool]
+"""Opaque, flag, queue id, unique key, recall handle, and whether the answer waits."""
 
 
 class SendRuns:
@@ -72,7 +78,7 @@ class SendRuns:
         What may be different by the end of the turn is looked at then.
         """
         template = templates.known.get(payload[:4])
-        if template is None or template.rules_version is not self._sends.rules_version:
+        if template is None or template.rules_version is not self._sends.rules_version or template.detour:
             return False
         found = self._read(session, template, payload)
         if found is None:
@@ -87,10 +93,10 @@ class SendRuns:
     def store_run(
         self, session: Session, templates: SendTemplates, payloads: list[bytes], start: int, end: int
     ) -> int:
-        """Store and answer the run of plain sends that begins at `payloads[start]`; return the index behind it. HOT.
+        """Store and answer the run of sends that begins at `payloads[start]`; return the index behind it. HOT.
 
-        Plain is: SEND_MESSAGE_V2 in JSON, to a topic that has passed its checks, with nothing in flags and properties
-        that asks for more than to be stored. All of a run is appended at once.
+        It takes SEND_MESSAGE_V2 in JSON, to a topic that has passed its checks; half, timer and delayed messages too.
+        All of a run is appended at once.
         """
         sends = self._sends
         if templates.deferred:
@@ -112,11 +118,12 @@ class SendRuns:
                 templates.record_hits(index - start)
                 return index
         target_of, size_max = sends.target_of, sends.plain_size_max
-        read_plain, sync = sends.read_plain, sends.waits
+        read_plain, place, sync = sends.read_plain, sends.place_in_run, sends.waits
         batch: list[Message] = []
-        owed: list[tuple[int, int, str, bool]] = []
+        owed: list[_Answer] = []
+        halves: list[tuple[int, NewHalf]] = []
         index = start
-        last, topic_count, learned = None, 0, False
+        topic, one_topic, learned = "", True, False
         for index in range(start, end):
             payload = payloads[index]
             if not payload.startswith(_PLAIN, 4):
@@ -141,39 +148,39 @@ class SendRuns:
             if not 0 <= queue_id < target.queues_max or len(body) > size_max or not text:
                 break
             sys_flag = header.sys_flag | target.sys_flag
-            plain = read_plain(text, sys_flag)
-            if plain is None:
-                break
-            properties, unique_key, tag_code, waits = plain
             queue = target.queues.get(queue_id) or sends.store.queue(header.topic, queue_id)
-            if target is not last:
-                last = target
-                topic_count += 1
             target.queues_by_text[b"%d" % queue_id] = queue
-            batch.append(
-                (
-                    queue,
-                    body,
-                    properties,
-                    header.flag,
-                    sys_flag,
-                    header.born_timestamp,
-                    header.reconsume_times or 0,
-                    0,
-                    tag_code,
-                )
-            )
+            plain, placed = read_plain(text, sys_flag), None
+            if plain is not None:
+                properties, key, tag_code, waits = plain
+                born, times = header.born_timestamp, header.reconsume_times or 0
+                message = queue, body, properties, header.flag, sys_flag, born, times, 0, tag_code
+                handle = ""
+            else:
+                placed = place(header, target, queue, body)
+                if placed is None:
+                    break
+                message, key, waits, handle, half = placed
+                if half is not None:
+                    halves.append((len(batch), half))
+            if message[0].topic != topic:
+                one_topic = not topic
+                topic = message[0].topic
+            batch.append(message)
             wait = sync and waits
-            owed.append((frame.opaque, frame.flag, unique_key, wait))
+            owed.append((frame.opaque, frame.flag, queue_id, key, handle, wait))
             if not learned:
                 learned = True
                 if many is None and templates.wants_another():
-                    self._learn(session, templates, payload, frame, target, batch[-1], unique_key, wait)
+                    self._learn(session, templates, payload, frame, target, message, key, wait, placed)
         else:
             index = end
         if batch:
-            stored = sends.appends.put(batch, session, one_topic=topic_count == 1)
-            self._answer_run(session, batch, owed, stored)
+            stored = sends.appends.put(batch, session, one_topic=one_topic)
+            for number, half in halves:
+                if number < len(stored):
+                    sends.opened(session, half, *stored[number])
+            self._answer_run(session, owed, stored)
             index = start + len(stored)  # the disk is full: the next one is refused on its own way
         return index
 
@@ -187,10 +194,19 @@ class SendRuns:
         message: Message,
         key: str,
         waits: bool,
+        placed: Placed | None,
     ) -> None:
-        """Learn the template of this plain request."""
+        """Learn the template of this request, which is plain if it was not `placed` elsewhere."""
         queue, _body, properties, flag, sys_flag, _born, reconsume_times, _prepared, tag_code = message
-        before, after = properties.split(key.encode(), 1)
+        ext, detour = header.extFields, None
+        if placed is None:
+            before, after = properties.split(key.encode(), 1)
+            key_size = len(key)
+        else:
+            detour = detour_of(placed, ext.properties or "", ext.queue_id)
+            if detour is None:
+                return
+            before, key_size, after = b"", 0, properties
         pattern = RecordPattern(
             queue.topic_bytes,
             flag,
@@ -199,7 +215,7 @@ class SendRuns:
             self._sends.store.config.store_host,
             reconsume_times,
             before,
-            len(key),
+            key_size,
             after,
         )
         template = template_of(
@@ -212,8 +228,12 @@ class SendRuns:
             tag_code=tag_code,
             oneway=header.flag & FrameFlag.ONEWAY != 0,
             waits=waits,
+            detour=detour,
         )
         if template is None:
+            return
+        if detour is not None:
+            templates.learn(payload, template)
             return
         old = templates.known.get(payload[:4])
         if old is not None and old.queues is not template.queues and templates.record_change() >= CHANGES_MIN:
@@ -235,6 +255,8 @@ class SendRuns:
         """Store the run of requests that have this template, or put it off; return the index behind it. HOT."""
         if taken := store_columns_run(self._sends, session, template, payloads, start, end):
             return start + taken
+        if template.detour is not None:
+            return start
         batch: list[Alike] = []
         owed: list[_Due] = []
         for index in range(start, end):
@@ -334,20 +356,15 @@ class SendRuns:
                 session.outbox.stored_one(pack(size + 4, size) + answer, template.waits)
         return len(stored)
 
-    def _answer_run(
-        self,
-        session: Session,
-        batch: list[Message],
-        owed: list[tuple[int, int, str, bool]],
-        stored: list[tuple[int, int]],
-    ) -> None:
+    def _answer_run(self, session: Session, owed: list[_Answer], stored: list[tuple[int, int]]) -> None:
         outbox, answer = session.outbox, self._sends.answers.one
-        for message, (opaque, flag, unique_key, wait), (offset, queue_offset) in zip(
-            batch, owed, stored, strict=False
+        for (opaque, flag, queue_id, key, handle, wait), (offset, queue_offset) in zip(
+            owed, stored, strict=False
         ):
             if flag & FrameFlag.ONEWAY:
                 outbox.stored_oneway(1)
             else:
-                queue_id = b"%d" % message[0].queue_id
-                frame = answer(offset, queue_id, queue_offset, unique_key.encode(), b"%d" % opaque)
+                frame = answer(
+                    offset, b"%d" % queue_id, queue_offset, key.encode(), b"%d" % opaque, handle.encode()
+                )
                 outbox.stored_one(frame, wait)

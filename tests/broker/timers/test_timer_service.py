@@ -627,6 +627,42 @@ def test_a_kill_in_the_middle_of_a_slot_repeats_what_no_page_knew_and_loses_noth
         assert len(found) <= len(wanted) + 2 * 128, "more is repeated than the turns whose page was under way"
 
 
+DELAYS_S = (1, 2, 60, 3_600, 86_399, 86_400, 172_799, 172_800, 200_100, 230_401, 259_199, 259_200)
+
+
+def test_times_of_a_second_to_three_days_come_in_their_second_over_a_stop_and_kills(tmp_path: Path) -> None:
+    """The clock goes by hours, and by milliseconds around each time; two of the brokers are killed, one is stopped."""
+    root, wanted = tmp_path / "0", [b"%d" % delay_s for delay_s in DELAYS_S]
+    running = InProcess(config_of(root))
+    for body, delay_s in zip(wanted, DELAYS_S, strict=True):
+        timed(running.connect(), body, TIMER_DELAY_SEC=delay_s)
+    for number, delay_s in enumerate(DELAYS_S):
+        due_ms = START_MS + delay_s * 1_000
+        while running.clock.ms < due_ms - 1:
+            pass_time(running, step := min(due_ms - 1 - running.clock.ms, 3_600_000), step)
+        assert bodies(running) == wanted[:number], f"{delay_s} s, a millisecond before"
+        pass_time(running, 1_000)
+        assert bodies(running) == wanted[: number + 1], f"{delay_s} s, a second later"
+        if delay_s in (3_600, 86_400, 200_100):
+            running.settle()
+            page = running.broker.timers._page_worker
+            assert page is not None
+            wait_until(lambda page=page: page.is_idle)  # type: ignore[misc]
+            before, root, now_ms = root, tmp_path / str(delay_s), running.clock.ms
+            if delay_s == 86_400:
+                running.__exit__(None, None, None)
+                copytree(before, root)
+            else:
+                copytree(before, root)
+                running.__exit__(None, None, None)
+            (root / "lock").unlink(missing_ok=True)
+            running = InProcess(config_of(root), now_ms=now_ms)
+    rolls = [record.properties.get("TIMER_ROLL_TIMES") for record in running.stored("T")]
+    assert rolls == [None] * 8 + ["1"] * 4
+    assert not running.broker.timers.pending()
+    running.__exit__(None, None, None)
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     """Wait for a helper thread, without a turn of the loop."""
     until = time.monotonic() + 60

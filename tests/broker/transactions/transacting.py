@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.record import Record, decode_record, parse_message_id
 from ropewalk.format.remoting import Command
-from tests.broker.harness import UNIQ, Client, InProcess, heartbeat_body, send_ext
+from tests.broker.harness import UNIQ, Client, InProcess, heartbeat_body, request, send_ext
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -40,10 +40,18 @@ class Producer:
     def half_answer(
         self, body: bytes = b"x", topic: str = "T", *, queue_id: int = 0, **properties: str
     ) -> Command:
+        return self.client.call(
+            RequestCode.SEND_MESSAGE_V2, self._half_ext(topic, queue_id, properties), body
+        )
+
+    def half_frame(self, body: bytes, opaque: int, topic: str = "T", **properties: str) -> bytes:
+        """Return the bytes of a half message's send."""
+        return request(RequestCode.SEND_MESSAGE_V2, self._half_ext(topic, 0, properties), body, opaque=opaque)
+
+    def _half_ext(self, topic: str, queue_id: int, properties: Mapping[str, str]) -> dict[str, object]:
         asked = {"UNIQ_KEY": UNIQ, "WAIT": "true", "TRAN_MSG": "true", "PGROUP": self.group, **properties}
         text = "".join(f"{name}\x01{value}\x02" for name, value in asked.items())
-        ext = send_ext(topic, properties=text, sysFlag=PREPARED, producerGroup=self.group, queueId=queue_id)
-        return self.client.call(RequestCode.SEND_MESSAGE_V2, ext, body)
+        return send_ext(topic, properties=text, sysFlag=PREPARED, producerGroup=self.group, queueId=queue_id)
 
     def end_header(self, answer: Command) -> dict[str, object]:
         return {

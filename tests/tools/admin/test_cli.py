@@ -415,6 +415,8 @@ def test_a_message_that_waits_for_a_retry_or_is_dead_is_not_shown_as_consumed(
     assert f"{strict} dead letter 1 time dead since 20" in people
     assert shell.json("group", "show", patient)["waitingRetries"] == 1
     assert shell.json("group", "show", strict)["deadLetters"] == 1
+    shown = dict(line.split(maxsplit=1) for line in shell("group", "show", strict).lines if " " in line)
+    assert shown["deadLetters"] == f"1, in topic %DLQ%{strict}", "that is where to look"
     listed = {one["group"]: one["deadLetters"] for one in shell.json("group", "list")}
     assert (listed[patient], listed[strict]) == (0, 1)
 
