@@ -133,7 +133,7 @@ class Reads:
         self._acked[peer] = max(number, self._acked.get(peer, -1))
 
     def has_lease(self, now: int) -> bool:
-        """Return whether nobody else can have led until now."""
+        """Return whether no other member can have led until now."""
         return now < self._lease_until
 
     def serve_by_lease(self, commit: int, draft: Draft) -> None:
