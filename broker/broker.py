@@ -371,6 +371,7 @@ class Broker:
                 self.context,
                 self.group.role,
                 self.group.ledger_status() if isinstance(self.group, LedgerMember) else None,
+                self.group.region if isinstance(self.group, LedgerMember) else None,
                 self.transactions,
                 self.timers,
                 self.sinks,

@@ -189,6 +189,6 @@ class KvRegion:
             "locks": len(machine.locks),
             "sessions": len(machine.sessions),
             "usedBytes": machine.used_bytes,
-            "memoryMax": self._context.config.kv_memory_max,
+            "memoryMax": machine.memory_max,
             "waiting": self.waiting,
         }

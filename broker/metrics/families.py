@@ -23,6 +23,8 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import ropewalk
 from broker.context import BrokerContext
+from broker.kv.region import KvRegion
+from broker.metrics.kv import kv_families
 from broker.metrics.ledger import ledger_families
 from broker.metrics.snapshot import COUNTER, GAUGE, Family, HistogramFamily, Source
 from broker.metrics.timers import STORAGE, STORAGE_LABELS, slow_timer_families, timer_families
@@ -71,6 +73,8 @@ class MetricSources:
     role: str
     ledger: LedgerStatus | None
     """The status of a member of a DLedger group; None for any other broker."""
+    region: KvRegion | None
+    """The region of the key-value store that is served here."""
     transactions: TransactionService
     timers: TimerService
     sinks: SinkService
@@ -162,6 +166,7 @@ def _tables(sources: MetricSources, found: Found, later: list[Source]) -> None:
         ),
     ]
     found += ledger_families(sources.ledger)
+    found += kv_families(sources.region)
     help = "Bytes of the master's log that a slave has not reported yet"
     if ha.is_master:
         rows = [((slave.address,), float(end - slave.acknowledged)) for slave in ha.slaves]

@@ -487,20 +487,17 @@ class LedgerMember:
 
     async def hand_over(self) -> None:
         """Have another member lead, if this one does: producers then wait for a handover, and not for an election."""
-        self.ledger.leave()
-        if self.region is not None:
-            self.region.ledger.leave()
-        if self.ledger.standing.role is not Role.LEADER or len(self.addresses) == 1:
+        ledgers = (self.ledger,) if self.region is None else (self.ledger, self.region.ledger)
+        for ledger in ledgers:
+            ledger.leave()
+        if len(self.addresses) == 1:
             return
-        over = trio.Event()
-
-        def note(result: TransferResult) -> None:
-            log.info("handed over before the stop", result=result.value, to=self.ledger.standing.leader)
-            over.set()
-
-        self.transfer("", note)
+        self._log_changes(offsets=True)
         with trio.move_on_after(_HAND_OVER_S):
-            await over.wait()
+            async with trio.open_nursery() as nursery:
+                for ledger in ledgers:
+                    if ledger.standing.role is Role.LEADER:
+                        nursery.start_soon(_handed_over, ledger)
 
     def leave(self) -> None:
         """Log the last offsets, if this member leads still; the others hear of the end of its links."""
@@ -528,6 +525,18 @@ class LedgerMember:
     @property
     def _group(self) -> str:
         return self._context.config.d_leger_group
+
+
+async def _handed_over(ledger: LedgerShell) -> None:
+    """Have another member lead this group, and wait until it does, or does not."""
+    over = trio.Event()
+
+    def note(result: TransferResult) -> None:
+        log.info("handed over before the stop", result=result.value, to=ledger.standing.leader)
+        over.set()
+
+    ledger.transfer("", note)
+    await over.wait()
 
 
 def _known(data: bytes, path: Path) -> dict[MemberId, bytes]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -26,6 +27,7 @@ from ha.kv.region import Region
 from ha.kv.sessions import SESSIONS_MAX, Sessions
 from ropewalk.format.kv.commands import Command, OpenSession, OpenTerm, Outcome, Status, Write
 from ropewalk.format.kv.items import (
+    RANGE_KEYS_MAX,
     RESULTS_SIZE_MAX,
     AcquireLock,
     ComparePut,
@@ -74,7 +76,7 @@ class KvMachine:
         self.sequences: dict[bytes, int] = {}
         self.locks: dict[bytes, Lock] = {}
         self.sessions = Sessions(sessions_max)
-        self._memory_max = memory_max
+        self.memory_max = memory_max
         self._bytes = 0
 
     @property
@@ -124,7 +126,7 @@ class KvMachine:
         grows, results = self._growth(write.operations)
         if results > RESULTS_SIZE_MAX:
             return Status.TOO_LARGE
-        if grows and self.used_bytes + grows + results > self._memory_max:
+        if grows and self.used_bytes + grows + results > self.memory_max:
             return Status.FULL
         return None
 
@@ -255,7 +257,7 @@ class KvMachine:
         return found
 
     def _range(self, start: bytes, end: bytes) -> list[bytes]:
-        return list(self.values.irange(start, end or None, inclusive=(True, False)))
+        return list(islice(self.values.irange(start, end or None, inclusive=(True, False)), RANGE_KEYS_MAX))
 
     def digest(self) -> str:
         """Return a hash of the whole state: equal on members that have applied the same entries."""

@@ -31,6 +31,7 @@ from ropewalk.format.sidecar import Sidecar, block_sum
 from store.io.disk import Disk
 from store.io.workers import Worker
 from store.log.commitlog import CommitLog, StoreDamaged
+from store.log.remedy import bytes_from_a_copy
 from store.log.segment import Segment
 
 _BLOCKS_AT_ONCE = 16
@@ -73,8 +74,7 @@ def damage_text(segment: Segment, start: int, stop: int, directory: Path) -> str
     return (
         f"damaged bytes in {segment.file.path} at byte {start} to {stop} (log offset {segment.base_offset + start}): "
         f"they do not match their checksum in {sidecar_path(directory, segment)}. Look at them with "
-        f"`ropewalk store verify {root}`, and have them replaced with "
-        f"`ropewalk store repair {root} --to COPY --from OTHER`, where OTHER is a replica's directory or a backup"
+        f"`ropewalk store verify {root}`. {bytes_from_a_copy(segment.placing, root)}"
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ropewalk.errors import CorruptRecord
+from ropewalk.format.dledger.entry import HEAD_SIZE, check_body, decode_head, filler_size
 from ropewalk.format.record import MAGIC_BLANK, RECORD_SIZE_MIN, decode_record, read_frame
 from ropewalk.format.sidecar import Sidecar, block_sum
 from store.integrity.checksums import Checksums, Damaged, damage_text
@@ -134,6 +135,7 @@ class Scrubber:
         """Read every record; if all are whole, the segment gets checksums. The filler's rest counts as it is."""
         sidecar = Sidecar(segment.base_offset, segment.size, self._block_size)
         rest, position, at_filler = b"", 0, False
+        check = whole_entries if segment.placing.head_size else whole_records
         while sidecar.covered < segment.size:
             block = segment.file.read_at(
                 sidecar.covered, min(self._block_size, segment.size - sidecar.covered)
@@ -143,9 +145,7 @@ class Scrubber:
             if not at_filler:
                 rest += block
                 try:
-                    used, at_filler = whole_records(
-                        rest, segment.base_offset + position, segment.size - position
-                    )
+                    used, at_filler = check(rest, segment.base_offset + position, segment.size - position)
                 except CorruptRecord as exc:
                     self._report(segment, position, sidecar.covered, str(exc))
                     return
@@ -188,3 +188,23 @@ def whole_records(data: bytes, offset: int, room: int) -> tuple[int, bool]:
             raise CorruptRecord(f"a record of offset {record.offset} at log offset {offset + at}")
         at += size
     return at, False
+
+
+def whole_entries(data: bytes, offset: int, room: int) -> tuple[int, bool]:
+    """Check the entries that begin `data`, as `whole_records` does for records. Raises `CorruptRecord`."""
+    at = 0
+    while len(data) - at >= HEAD_SIZE:
+        if filler_size(data, at) is not None:
+            return at, True
+        head = decode_head(data, at)
+        if head.pos != offset + at or head.size > room - at:
+            raise CorruptRecord(
+                f"an entry of {head.size} bytes for offset {head.pos} at log offset {offset + at}"
+            )
+        if head.size > len(data) - at:
+            break
+        check_body(head, data[at + HEAD_SIZE : at + head.size])
+        if not head.crc and head.body_size:
+            decode_record(data, at + HEAD_SIZE)
+        at += head.size
+    return at, len(data) - at >= 8 and filler_size(data, at) is not None

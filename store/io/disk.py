@@ -582,7 +582,11 @@ class Disk:
                 "stop that broker, or give this one its own storePathRootDir"
             ) from exc
         _locks_held.add(_identity(os.fstat(fd)))
-        os.pwrite(fd, b"lock", 0)
+        try:
+            os.pwrite(fd, b"lock", 0)
+        except OSError as exc:
+            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise  # else it is held all the same: its word is for people
         return fd
 
     def unlock(self, fd: int) -> None:

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-COPY_OF_A_MEMBER: Final = (
-    "stop another member, put a copy of its store in the place of this one (its log under this member's own dledger-ID "
-    "name, without `ropewalk/dledger/identity`), and start both"
-)
+from store.log.remedy import COPY_OF_A_MEMBER
 
 
 @dataclass(frozen=True, slots=True)

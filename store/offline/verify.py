@@ -22,9 +22,10 @@ from store.log.commitlog import CommitLog
 from store.log.durable_bound import Bound, boot_id, decode_bound
 from store.log.limits import NO_LIMIT
 from store.log.placing import ENTRY
+from store.log.remedy import COPY_OF_A_MEMBER
 from store.log.segment import Segment
 from store.offline.dry_run_disk import DryRunDisk
-from store.offline.findings import COPY_OF_A_MEMBER, Counts, Finding, Findings, Lost
+from store.offline.findings import Counts, Finding, Findings, Lost
 from store.offline.layout import Layout, log_names
 from store.offline.verify_entries import EntryCheck
 from store.offline.verify_index import IndexCheck

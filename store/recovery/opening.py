@@ -28,6 +28,7 @@ from store.io.disk import Disk
 from store.log.checkpoint import decode_checkpoint
 from store.log.commitlog import CommitLog, StoreDamaged
 from store.log.durable_bound import Bound, decode_bound
+from store.log.remedy import bytes_from_a_copy
 from store.queues.consume_queue import ConsumeQueue
 from store.queues.deleted_topics import DeletedTopics
 from store.recovery import scan as recovery
@@ -225,8 +226,8 @@ class Opening:
             raise StoreDamaged(
                 f"there is no file in {self.log.directory}, but the queue files in {self.root / 'consumequeue'} name "
                 f"{entries} messages (from log offset 0 on). Nothing was changed. Is a disk not mounted? Put the "
-                f"files back, or have them taken from a replica or a backup with `ropewalk store repair {self.root} "
-                f"--to COPY --from OTHER`; or remove those queue files to start without these messages"
+                f"files back, or remove those queue files to start without these messages. "
+                f"{bytes_from_a_copy(self.log.placing, self.root)}"
             )
 
     def _load_queues(self) -> bool:

@@ -22,6 +22,7 @@ from ropewalk.format.record import MAGIC_V1, MAGIC_V2
 from store.io.disk import Disk
 from store.log.commitlog import CommitLog, StoreDamaged
 from store.log.durable_bound import Bound
+from store.log.remedy import bytes_from_a_copy
 from store.log.segment import FILLER_HEADER_SIZE, Segment
 from store.queues.consume_queue import ConsumeQueue
 from store.recovery.record_scan import BORN_V6, HEAD, SIZE_MIN, STORE_V6, NoRecord, ScannedRecord, scan_record
@@ -296,15 +297,16 @@ def _last_in(segment: Segment, position: int) -> int:
 
 def refuse(log: CommitLog, offset: int, durable: int) -> StoreDamaged:
     segment = log.find(offset)
-    root = log.directory.parent
+    root, verb = log.directory.parent, "recover"
+    if log.placing.head_size:
+        root, verb = root.parent, "verify"
     if segment is not None:
         what = f"damaged record in {segment.file.path} at byte {offset - segment.base_offset} (log offset {offset})"
     else:
         what = f"files are missing from {log.directory}, which ends at log offset {offset}"
     return StoreDamaged(
         f"{what}; bytes up to {durable} were promised to be durable. "
-        f"Nothing was changed. `ropewalk store recover {root}` says what can be done, and `ropewalk "
-        f"store repair {root} --to COPY --from OTHER` takes the bytes from a replica or a backup"
+        f"Nothing was changed. `ropewalk store {verb} {root}` tells more. {bytes_from_a_copy(log.placing, root)}"
     )
 
 

@@ -12,7 +12,8 @@ from tests.broker.send_pairs import Pair, pair_of
 StartBroker = Callable[..., InProcess]
 
 # Without the fast path there is nothing for its own tests to look at; and this run must not start another one.
-collect_ignore = [] if FAST_PATH else ["produce/fast", "consume/fast", "test_fast_path_off.py"]
+FAST_PATH_ALONE = ["produce/fast", "consume/fast", "transactions/test_end_runs.py", "test_fast_path_off.py"]
+collect_ignore = [] if FAST_PATH else FAST_PATH_ALONE
 
 
 @pytest.fixture

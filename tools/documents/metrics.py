@@ -55,7 +55,7 @@ def families(broker: Broker) -> Iterator[Family | HistogramFamily]:
 
     role, delays = broker.group.role, broker.metrics.loop_delays
     services = broker.transactions, broker.timers, broker.sinks
-    sources = MetricSources(broker.context, role, None, *services, 0, delays, ask)
+    sources = MetricSources(broker.context, role, None, None, *services, 0, delays, ask)
     found, later = of_broker(sources)
     yield from found
     for source in later:

@@ -25,10 +25,11 @@ from ropewalk.format.index import Geometry
 from store.log.commitlog import CommitLog
 from store.log.durable_bound import boot_id, decode_bound
 from store.log.placing import ENTRY
+from store.log.remedy import COPY_OF_A_MEMBER
 from store.log.segment import Segment
 from store.offline.diverged import about_of
 from store.offline.dry_run_disk import DryRunDisk
-from store.offline.findings import COPY_OF_A_MEMBER, Finding, Findings
+from store.offline.findings import Finding, Findings
 from store.offline.layout import Layout, guess_layout, log_names
 from store.offline.reader import UnreadableStore, is_entry_log, log_folder
 from store.offline.repair import Repaired, repair

@@ -13,7 +13,7 @@ Between two attempts a client pauses, twice as long each time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -36,6 +36,7 @@ from ropewalk.errors import (
 from ropewalk.format.headers import KvHeader, KvWriteHeader
 from ropewalk.format.kv.commands import Outcome, Status, decode_found, decode_outcome
 from ropewalk.format.kv.items import (
+    RANGE_KEYS_MAX,
     AcquireLock,
     ComparePut,
     Count,
@@ -126,6 +127,8 @@ class KvCore(ClusterSteps):
         self._broker = broker
         self._whole_s = timeout_s
         self._cut: _Cut | None = None
+        self._failures = 0
+        """How many attempts failed since the last that was served: after a round of all members, all are looked up."""
         self._reader = start
         """Which member is read from."""
         self._session = -1
@@ -199,7 +202,9 @@ class KvCore(ClusterSteps):
                         raise error_for(answer.code, answer.remark)
                 except RopewalkError:
                     self._reader += 1
+                    self._failures += 1
                     raise
+                self._failures = 0
                 status, found = _decoded(decode_found, answer)
                 if status is Status.OK:
                     return found
@@ -234,8 +239,17 @@ class KvCore(ClusterSteps):
         return (yield from self._count(Delete(_key(key)))) > 0
 
     def delete_range(self, start: Text, end: Text) -> Steps[int]:
-        """Delete the keys from `start` to before `end`, and return how many; an empty end is behind every key."""
-        return (yield from self._count(DeleteRange(_bytes("start", start), _bytes("end", end))))
+        """Delete the keys from `start` to before `end`, and return how many; an empty end is behind every key.
+
+        Up to ten thousand keys go at one moment, what is more in turn.
+        """
+        operation = DeleteRange(_bytes("start", start), _bytes("end", end))
+        count = 0
+        while True:
+            deleted = yield from self._count(operation)
+            count += deleted
+            if deleted < RANGE_KEYS_MAX:
+                return count
 
     def batch(
         self,
@@ -379,10 +393,11 @@ class KvCore(ClusterSteps):
             if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
                 self._next_leader(cut, address, answer.ext.get("leader", ""))
             raise error_for(answer.code, answer.remark)
-        cut.leader = address
+        cut.leader, self._failures = address, 0
         return _decoded(decode_outcome, answer)
 
     def _next_leader(self, cut: _Cut, asked: str, hint: str) -> None:
+        self._failures += 1
         if hint and hint != asked:
             cut.leader = hint
         else:
@@ -412,14 +427,23 @@ class KvCore(ClusterSteps):
     # -- where the store is ------------------------------------------------------------------------------
 
     def _known_cut(self) -> Steps[_Cut]:
-        if self._cut is None:
-            self._cut = yield from self._find()
-        return self._cut
+        cut = self._cut
+        if cut is None:
+            cut = self._cut = yield from self._find()
+        elif self._failures >= len(cut.members):
+            self._failures = 0
+            with suppress(RopewalkError):  # else what was known serves again as soon as a member does
+                cut = self._cut = yield from self._find()
+        return cut
 
     def _find(self) -> Steps[_Cut]:
         """Ask name servers for brokers, and those for the region. Raises `Rejected` where there is no store."""
+        self.forget_skipped()
         members = yield from self.selected(broker=self._broker)
         answers = yield from self.query_all(members, RequestCode.ROPEWALK_KV_REGIONS, none_for=_NO_KV)
+        serving = {member.address for member, _answer in answers} | {
+            *self.skipped
+        }  # who is away may come back
         groups = {member.broker_name for member, _answer in answers}
         if not answers:
             where = f"broker {self._broker}" if self._broker else "no broker"
@@ -433,8 +457,8 @@ class KvCore(ClusterSteps):
             )
         told = [region for _member, answer in answers for region in document_in(answer).get("regions") or ()]
         newest = max(told, key=lambda each: (int(each["epoch"]), bool(each["leader"])))
-        group = [member.address for member in members if member.broker_name in groups]
-        return _Cut(int(newest["id"]), int(newest["epoch"]), str(newest["leader"]), tuple(sorted(group)))
+        group = sorted({each.address for each in members if each.broker_name in groups} & serving)
+        return _Cut(int(newest["id"]), int(newest["epoch"]), str(newest["leader"]), tuple(group))
 
     def status(self) -> Steps[tuple[KvStatus, ...]]:
         """Return the region as each member that answers sees it."""

@@ -17,6 +17,8 @@ WRITE_SIZE_MAX: Final = 2 << 20
 """Of the operations of one write together."""
 RESULTS_SIZE_MAX: Final = 4 << 20
 """Of the results of one write together, and of the values of one read."""
+RANGE_KEYS_MAX: Final = 10_000
+"""What one `DeleteRange` deletes at most: a loop that serves others may not stand still for a million keys."""
 LEASE_MS_MAX: Final = 24 * 3600 * 1000
 
 
@@ -62,7 +64,7 @@ class Delete(_Item, frozen=True):
 
 
 class DeleteRange(_Item, frozen=True):
-    """Delete the keys from `start` to before `end` (empty: to the last); the result is their `Count`."""
+    """Delete the first `RANGE_KEYS_MAX` keys from `start` to before `end` (empty: to the last), and `Count` them."""
 
     start: bytes
     end: bytes

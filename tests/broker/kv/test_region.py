@@ -6,14 +6,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import trio
 
-from broker.kv.region import KvRegion
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.format.kv.commands import Outcome, Status, decode_found, decode_outcome
+from ropewalk.format.kv.commands import Status, decode_found
 from ropewalk.format.kv.items import (
     Count,
     NextSequence,
-    Operation,
     Put,
     encode_items,
     encode_values,
@@ -21,83 +20,8 @@ from ropewalk.format.kv.items import (
 from ropewalk.format.remoting import Command
 from store.log.commitlog import StoreDamaged
 from tests.broker.harness import Client
-from tests.support.ledger_brokers import LedgerBrokers, Member
-
-REGION: dict[str, object] = {"region": 0, "epoch": 1}
-
-
-class KvGroup(LedgerBrokers):
-    """Members that serve a region."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root, ropewalkKvRegions=1)
-
-    def region_leader(self) -> Member:
-        """Return the member that leads the region, once all that can be reached follow it."""
-
-        def agreed() -> bool:
-            near = [each for index, each in self.members.items() if index not in self.apart]
-            leaders = [each for each in near if region(each).leads]
-            return len(leaders) == 1 and all(
-                region(each).ledger.standing.leader == leaders[0].id and region(each).machine.leader
-                for each in near
-            )
-
-        self.until(agreed, "one leader of the region")
-        return next(
-            each for index, each in self.members.items() if region(each).leads and index not in self.apart
-        )
-
-    def all_applied(self) -> None:
-        """Wait until all members have applied the same entries."""
-        self.until(
-            lambda: (
-                len({region(each).machine.applied for each in self.members.values()}) == 1
-                and len({region(each).ledger.commit.index for each in self.members.values()}) == 1
-            ),
-            "all have applied the same",
-        )
-        assert len({region(each).machine.digest() for each in self.members.values()}) == 1
-
-
-def region(member: Member) -> KvRegion:
-    assert member.member.region is not None
-    return member.member.region
-
-
-class Session:
-    """A session, which goes to whichever member it is told."""
-
-    def __init__(self, leader: Member) -> None:
-        answer = leader.connect().call(RequestCode.ROPEWALK_KV_SESSION, REGION)
-        (result,) = decode_outcome(answer.body).results
-        assert isinstance(result, Count)
-        self.id = result.number
-        self.seq = 0
-
-    def request(
-        self, *operations: Operation, seq: int = 0, lowest: int = 0
-    ) -> tuple[int, dict[str, object], bytes]:
-        if not seq:
-            self.seq = seq = self.seq + 1
-        header = {**REGION, "session": self.id, "seq": seq, "lowest": lowest or seq}
-        return RequestCode.ROPEWALK_KV_WRITE, header, encode_items(operations)
-
-    def write(self, member: Member, *operations: Operation, seq: int = 0) -> Outcome:
-        return outcome_of(member.connect().call(*self.request(*operations, seq=seq)))
-
-
-def outcome_of(answer: Command) -> Outcome:
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
-    return decode_outcome(answer.body)
-
-
-def get(member: Member, *keys: bytes, **options: object) -> list[bytes | None]:
-    answer = member.connect().call(RequestCode.ROPEWALK_KV_MULTI_GET, REGION | options, encode_values(keys))
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
-    status, found = decode_found(answer.body)
-    assert status is Status.OK
-    return found
+from tests.broker.kv.members import REGION, KvGroup, Session, get, outcome_of, region
+from tests.support.ledger_brokers import LedgerBrokers
 
 
 def test_what_was_answered_at_the_leader_is_read_at_once_at_every_member(tmp_path: Path) -> None:
@@ -284,3 +208,42 @@ def test_messages_and_the_region_share_links_and_each_has_its_own_log(tmp_path: 
             session.write(region_leader, Put(b"k", b"%d" % number))
         assert len(region_leader.ends) == 4, "two links to each of two members"
         assert get(leader, b"k") == [b"4"]
+
+
+def test_a_leader_that_is_to_stop_hands_the_region_over_first(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        group.leader()
+        old = group.region_leader()
+        session = Session(old)
+        session.write(old, Put(b"k", b"v"))
+        elections = region(old).ledger.elections
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(old.member.hand_over)
+                while nursery.child_tasks:
+                    group.turn(1)
+                    await trio.sleep(0.001)
+
+        trio.run(main)
+        new = group.region_leader()
+        assert new is not old and not old.leads
+        assert region(old).ledger.elections == elections
+        assert session.write(new, Put(b"k", b"w")).status is Status.OK
+
+
+def test_metrics_tell_what_a_region_holds_and_how_long_its_log_is(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        leader = group.region_leader()
+        Session(leader).write(leader, Put(b"a", b"1"), Put(b"b", b"2"))
+        group.all_applied()
+        for member in group.members.values():
+            families, _sources = member.broker.count_metrics()
+            told = {each.name: each.rows for each in families if each.name.startswith("ropewalk_kv_")}
+            assert told["ropewalk_kv_keys"] == [(("0",), 2.0)]
+            assert told["ropewalk_kv_leader"] == [(("0",), float(member is leader))]
+            assert told["ropewalk_kv_log_bytes"] == [(("0",), float(region(member).ledger.core.log.end.pos))]
+            assert told["ropewalk_kv_unapplied_entries"] == told["ropewalk_kv_waiting"] == [(("0",), 0.0)]
+    with LedgerBrokers(tmp_path / "without", size=1) as group:
+        families, _sources = group.leader().broker.count_metrics()
+        assert {len(each.rows) for each in families if each.name.startswith("ropewalk_kv_")} == {0}

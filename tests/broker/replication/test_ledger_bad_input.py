@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,10 @@ def test_a_lost_currterm_stops_the_start_in_words(tmp_path: Path) -> None:
         LedgerBrokers(tmp_path, 1)
 
 
-def test_a_damaged_entry_that_was_committed_stops_the_start_and_is_never_cut(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_checksums", [True, False])
+def test_a_damaged_entry_that_was_committed_stops_the_start_and_is_never_cut(
+    tmp_path: Path, has_checksums: bool
+) -> None:
     with LedgerBrokers(tmp_path, 1) as group:
         fill(group.leader(), 5, 100)
     path = tmp_path / "n0" / "dledger-n0" / "data" / f"{0:020d}"
@@ -139,8 +143,13 @@ def test_a_damaged_entry_that_was_committed_stops_the_start_and_is_never_cut(tmp
     for file in (tmp_path / "n0" / "consumequeue").rglob("0*"):
         if file.is_file():
             file.unlink()
-    with pytest.raises(StoreDamaged):
+    if not has_checksums:
+        shutil.rmtree(tmp_path / "n0" / "ropewalk" / "checksums")
+    says = "damaged bytes in" if has_checksums else "damaged record in"
+    with pytest.raises(StoreDamaged, match=says) as caught:
         LedgerBrokers(tmp_path, 1)
+    assert f"`ropewalk store verify {tmp_path / 'n0'}`" in str(caught.value)
+    assert "put a copy of its store in the place of this one" in str(caught.value)
     assert path.read_bytes() == data, "nothing was changed"
 
 

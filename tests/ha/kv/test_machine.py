@@ -7,6 +7,7 @@ from ha.kv.region import Region
 from ha.kv.sessions import WINDOW
 from ropewalk.format.kv.commands import OpenSession, OpenTerm, Outcome, Status, Write
 from ropewalk.format.kv.items import (
+    RANGE_KEYS_MAX,
     RESULTS_SIZE_MAX,
     AcquireLock,
     ComparePut,
@@ -79,6 +80,15 @@ def test_a_range_ends_before_its_end_and_an_empty_end_is_behind_every_key() -> N
     assert client.machine.scan(b"c", b"b", 10) == []
     assert client.result(DeleteRange(b"b", b"c")) == Count(2)
     assert client.result(DeleteRange(b"", b"")) == Count(3)
+
+
+def test_a_long_range_is_deleted_from_its_front_so_many_keys_at_a_time() -> None:
+    client = Client(memory_max=1 << 30)
+    for start in range(0, RANGE_KEYS_MAX + 5, 500):
+        client.write(*(Put(b"%06d" % number, b"") for number in range(start, start + 500)))
+    assert client.result(DeleteRange(b"", b"")) == Count(RANGE_KEYS_MAX)
+    assert client.machine.scan(b"", b"", 1) == [(b"%06d" % RANGE_KEYS_MAX, b"")]
+    assert client.result(DeleteRange(b"", b"")) == Count(500)
 
 
 def test_a_sequence_hands_every_number_out_once_and_step_0_only_looks() -> None:

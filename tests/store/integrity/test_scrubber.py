@@ -19,7 +19,7 @@ from tests.store.integrity.scrubbing import running, scrubbing, turn
 from tests.store.worlds import put, settle, wait_for
 from tests.support.clocks import Clock
 from tests.support.recorded_stores import unpack
-from tests.support.stores import SEGMENT_SIZE, fill, flip, segments
+from tests.support.stores import SEGMENT_SIZE, fill, fill_ledger, flip, segments
 
 BLOCK = 512
 
@@ -222,6 +222,31 @@ def test_segments_of_rocketmq_get_checksums_after_every_record_was_read(tmp_path
             assert any("damaged record" in text and "log offset" in text for text in findings)
             assert "0" * 20 not in made
         store.close()
+
+
+@pytest.mark.parametrize("flipped", [None, 30, 300])
+def test_segments_of_a_dledger_member_get_checksums_after_every_entry_was_read(
+    tmp_path: Path, flipped: int | None
+) -> None:
+    """RocketMQ's have none; nor has one that was sealed while the disk was full."""
+    root = tmp_path / "store"
+    fill_ledger(root)
+    shutil.rmtree(root / "ropewalk" / "checksums")
+    ledger = root / "dledger-n0"
+    own = replace(scrubbing(root, 1 << 20), log_directory=ledger / "data", ledger=ledger, sync_flush=True)
+    clock = Clock()
+    store = MessageStore(own, Disk(), clock, lambda: None)
+    store.open()
+    path = min((ledger / "data").iterdir())
+    if flipped is not None:
+        flip(path, flipped, 1)
+    for _ in range(30):
+        turn(store, clock, 1000)
+    told = [text for text in store.take_findings() if "damaged record" in text]
+    assert bool(told) is (flipped is not None), told
+    assert all(str(path) in text for text in told)
+    store.close()
+    assert (path.name in sidecars(root)) is (flipped is None)
 
 
 def test_a_sidecar_that_is_torn_counts_as_none(tmp_path: Path) -> None:

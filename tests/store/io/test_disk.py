@@ -79,6 +79,18 @@ def test_the_lock_is_the_record_lock_on_the_first_byte_that_rocketmq_takes(tmp_p
     assert path.read_bytes() == b"lock"
 
 
+def test_a_full_disk_keeps_nobody_from_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(fd: int, data: bytes, position: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    disk = Disk()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refuse)
+        fd = disk.lock(tmp_path / "lock")
+    assert in_another_process(_TRY_TO_LOCK, tmp_path / "lock") == "taken"
+    disk.unlock(fd)
+
+
 def test_the_same_process_cannot_open_a_store_twice_and_the_try_costs_no_lock(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     disk = Disk()

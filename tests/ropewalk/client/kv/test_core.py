@@ -12,12 +12,12 @@ from ropewalk.client.kv.core import Fenced, KvCore, KvLock
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, OutcomeUnknown, Rejected, RopewalkError, TryElsewhere
 from ropewalk.format.kv.commands import Outcome, Status, decode_found, encode_found, encode_outcome
-from ropewalk.format.kv.items import Count, Guard, Put, Swapped, decode_operations
+from ropewalk.format.kv.items import RANGE_KEYS_MAX, Count, Guard, Put, Swapped, decode_operations
 from ropewalk.format.remoting import Command
 from tests.ropewalk.client.scripted import Script
 
 MEMBERS = ("a:1", "b:1", "c:1")
-CLUSTER = {
+CLUSTER: dict[str, dict[str, object]] = {
     "brokerAddrTable": {
         "g": {
             "cluster": "c",
@@ -43,6 +43,9 @@ class Store:
         self.leader = leader
         self.epoch = epoch
         self.sessions = 6
+        self.looks = 0
+        self.without: tuple[str, ...] = ()
+        """Members that serve no region."""
         self.asked: list[tuple[str, Command]] = []
         self._writes = list(writes)
         self.script = Script(self.answer)
@@ -52,7 +55,10 @@ class Store:
         match request.code:
             case RequestCode.GET_BROKER_CLUSTER_INFO:
                 return request.reply(ResponseCode.SUCCESS, body=json.dumps(CLUSTER).encode())
+            case RequestCode.ROPEWALK_KV_REGIONS if address in self.without:
+                return request.reply(ResponseCode.ILLEGAL_OPERATION, "no region here")
             case RequestCode.ROPEWALK_KV_REGIONS:
+                self.looks += 1
                 region = {"id": 0, "start": "", "end": "", "epoch": self.epoch, "leader": self.leader}
                 return request.reply(ResponseCode.SUCCESS, body=json.dumps({"regions": [region]}).encode())
             case RequestCode.ROPEWALK_KV_SESSION:
@@ -209,3 +215,37 @@ def test_a_child_process_has_a_session_of_its_own() -> None:
     store.core.renew()
     store.script.hold(store.core.put("k", "v"))
     assert store.numbers == [("7", "1", "1"), ("8", "1", "1")]
+
+
+def test_a_long_range_is_deleted_until_less_than_the_most_was_deleted() -> None:
+    def deleted(count: int) -> Answer:
+        return lambda address, request: outcome(request, Status.OK, Count(count))
+
+    store = Store(deleted(RANGE_KEYS_MAX), deleted(RANGE_KEYS_MAX), deleted(7))
+    assert store.script.hold(store.core.delete_range("a", "b")) == 2 * RANGE_KEYS_MAX + 7
+    assert [seq for _session, seq, _lowest in store.numbers] == ["1", "2", "3"]
+
+
+def test_members_that_serve_no_region_are_not_asked() -> None:
+    store = Store(away)
+    store.without = ("b:1",)
+    with pytest.raises(Unreachable):
+        store.script.hold(store.core.get("k"))
+    assert {address for address, _ in store.asked} == {"a:1", "c:1"}
+
+
+def test_after_a_round_of_failures_members_are_looked_up_anew() -> None:
+    store = Store(away, away, away, ok)
+    store.script.hold(store.core.put("k", "v"))
+    assert store.looks == 6, "three members, twice"
+
+
+def test_members_that_were_known_are_asked_on_where_no_name_server_knows_any() -> None:
+    store = Store(ok)
+    store.script.hold(store.core.put("k", "v"))
+    known = CLUSTER["brokerAddrTable"].pop("g")
+    try:
+        store._writes = [away, away, away, ok]
+        store.script.hold(store.core.put("k", "w"))
+    finally:
+        CLUSTER["brokerAddrTable"]["g"] = known

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import threading
 from collections.abc import Iterator
 
 import pytest
 import trio
 
-from ropewalk import AsyncKv, Fenced, Kv, TryLater
+from ropewalk import AsyncKv, Fenced, Kv, OutcomeUnknown, TryLater
+from ropewalk.client.blocking.links import BlockingLinks
+from ropewalk.client.core.steps import Ask, Effect, Pause, Reply
+from ropewalk.codes import RequestCode
 from ropewalk.testing import BrokerProcess
 from tests.support.ports import free_ports
 from tests.support.waiting import until
@@ -103,6 +107,41 @@ def test_a_child_process_writes_in_a_session_of_its_own(namesrv: str) -> None:
             os._exit(0 if kv.sequence("fork") == range(1, 2) else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert kv.sequence("fork") == range(2, 3)
+
+
+class CutLinks(BlockingLinks):
+    """Links of which many are cut as soon as a write has left; nobody waits between two attempts."""
+
+    def __init__(self) -> None:
+        super().__init__(timeout=10.0)
+        self.cuts = 0
+        self._chance = random.Random(32)
+
+    def carry_out(self, effect: Effect) -> Reply:
+        if isinstance(effect, Pause):
+            return None
+        is_write = isinstance(effect, Ask) and effect.command.code == RequestCode.ROPEWALK_KV_WRITE
+        if isinstance(effect, Ask) and is_write and self._chance.random() < 0.6:
+            connection, _opaque = self.start(effect)
+            connection.close()
+            self.cuts += 1
+            raise OutcomeUnknown("the connection was cut")
+        return super().carry_out(effect)
+
+
+def test_a_thousand_cut_connections_have_no_write_applied_twice(namesrv: str) -> None:
+    links = CutLinks()
+    with Kv(namesrv) as kv:
+        kv._links = links
+        kv.put("chain", "0")
+        number = 0
+        while links.cuts < 1000:
+            assert kv.compare_and_put("chain", str(number), str(number + 1)), (
+                "it was applied by an attempt before"
+            )
+            assert kv.sequence("chain") == range(number, number + 1)
+            number += 1
+        assert kv.get("chain") == str(number).encode()
 
 
 def test_options_that_mean_nothing_are_refused() -> None:

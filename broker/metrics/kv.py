@@ -1,0 +1,40 @@
+"""The metric families of the key-value store: what a region holds, how long its log is, and how far it is applied.
+
+They are served by every broker, and have values where a member of a DLedger group serves a region.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.kv.region import KvRegion
+from broker.metrics.snapshot import GAUGE, Family
+
+__all__ = ["kv_families"]
+
+_TEXTS: Final = {
+    "ropewalk_kv_leader": "1 where this member leads a region of the key-value store",
+    "ropewalk_kv_keys": "Keys of a region",
+    "ropewalk_kv_used_bytes": "Bytes that the state of a region counts as, of kvMemoryMax",
+    "ropewalk_kv_memory_max_bytes": "The bound of that, kvMemoryMax",
+    "ropewalk_kv_sessions": "Sessions of clients that a region knows; the ones idle for the longest go beyond 10,000",
+    "ropewalk_kv_log_bytes": "The length of a region's log, which a start applies from its beginning on",
+    "ropewalk_kv_unapplied_entries": "Committed entries of a region that this member has not applied",
+    "ropewalk_kv_waiting": "Writes that wait for a quorum",
+}
+
+
+def kv_families(region: KvRegion | None) -> list[Family]:
+    """Return the families of a region; without values where it is None."""
+    values: tuple[float, ...] = ()
+    if region is not None:
+        machine, ledger = region.machine, region.ledger
+        values = (
+            region.leads, len(machine.values), machine.used_bytes, machine.memory_max, len(machine.sessions),
+            ledger.core.log.end.pos, max(ledger.commit.index - machine.applied, 0), region.waiting,
+        )  # fmt: skip
+    label = (str(region.machine.region.id),) if region is not None else ()
+    return [
+        Family(name, GAUGE, text, ("region",), [(label, float(values[at]))] if values else [])
+        for at, (name, text) in enumerate(_TEXTS.items())
+    ]

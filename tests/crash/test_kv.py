@@ -1,0 +1,180 @@
+"""The key-value store of three real brokers under kills and pauses: the history of all calls is linearizable."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ropewalk import Kv, OutcomeUnknown
+from ropewalk.client.kv.core import KvStatus
+from ropewalk.errors import RopewalkError
+from tests.crash.campaign import chosen_seed
+from tests.crash.ledger_group import LedgerGroup, Member
+from tests.linear.checker import check
+from tests.linear.history import UNKNOWN, Call, Operation, Recorder
+from tests.linear.models import COUNTER, REGISTER
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+CLIENTS = 4
+KEY_S = 0.5
+"""How long a key is used: a history is cheap to judge where few calls meet on one key."""
+ROTATION = 64
+"""Keys come back after so many, with what they had: the store outlives its writers."""
+
+
+class Caller(threading.Thread):
+    """A client that makes one call after the other, until it is told to stop."""
+
+    def __init__(
+        self, name_server: str, recorder: Recorder, lock: threading.Lock, number: int, seed: int
+    ) -> None:
+        super().__init__(name=f"client {number}", daemon=True)
+        self.is_over = threading.Event()
+        self.troubles: list[str] = []
+        self._name_server = name_server
+        self._recorder = recorder
+        self._lock = lock
+        self._chance = random.Random(f"{seed} {number}")
+        self._number = number
+        self._count = 0
+        self._began = time.monotonic()
+
+    def run(self) -> None:
+        try:
+            with Kv(self._name_server, timeout=8.0) as kv:
+                while not self.is_over.is_set():
+                    self._step(kv)
+        except Exception as exc:
+            self.troubles.append(f"{self.name}: {exc!r}")
+
+    def _step(self, kv: Kv) -> None:
+        chance = self._chance
+        self._count += 1
+        value = self._count * 10 + self._number
+        key = f"k{(int((time.monotonic() - self._began) / KEY_S) + chance.randrange(2)) % ROTATION}"
+        match chance.randrange(8):
+            case 0 | 1 | 2:
+                self._call(key, ("read",), lambda: _number(kv.get(key)))
+            case 3:
+                self._call(key, ("write", value), lambda: kv.put(key, str(value)))
+            case 4:
+                expected = _number(kv.get(key))
+                old = None if expected is None else str(expected)
+                self._call(
+                    key,
+                    ("compare_and_put", expected, value),
+                    lambda: kv.compare_and_put(key, old, str(value)),
+                )
+            case 5:
+                self._call(key, ("put_if_absent", value), lambda: _number(kv.put_if_absent(key, str(value))))
+            case 6:
+                self._call(key, ("delete",), lambda: kv.delete(key))
+            case 7:
+                name = f"s{key}"
+                self._call(name, ("add", 1), lambda: kv.sequence(name).start)
+
+    def _call(self, key: str, operation: Operation, carry_out: Callable[[], object]) -> None:
+        with self._lock:
+            call = self._recorder.begin(self.name, key, operation)
+        try:
+            result = carry_out()
+        except OutcomeUnknown:
+            return
+        except RopewalkError:  # certainly nothing was done
+            with self._lock:
+                self._recorder.forget(call)
+            return
+        with self._lock:
+            self._recorder.end(call, result)
+
+
+def _number(value: bytes | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def members_of(name_server: str) -> tuple[KvStatus, ...]:
+    """Return the region as its members see it; empty while there is no telling."""
+    try:
+        with Kv(name_server, timeout=2.0) as kv:
+            return kv.status()
+    except RopewalkError:
+        return ()
+
+
+def leader_of(group: LedgerGroup, among: list[Member]) -> Member:
+    """Wait until one of these members leads the region."""
+    wanted = {member.id: member for member in among}
+    found: list[str] = []
+
+    def is_led() -> bool:
+        found[:] = [each.values["member"] for each in members_of(group.name_server) if each.values["leads"]]
+        return len(found) == 1 and found[0] in wanted
+
+    until(is_led, lambda: str(members_of(group.name_server)), patience_s=60.0, pause_s=0.1)
+    return wanted[found[0]]
+
+
+def test_the_store_is_linearizable_through_kills_and_pauses_of_its_members(
+    tmp_path: Path, long_run: bool
+) -> None:
+    seed = chosen_seed()
+    draw = random.Random(seed)
+    began = time.monotonic()
+    recorder, lock = Recorder(lambda: time.monotonic() - began), threading.Lock()
+    with LedgerGroup(tmp_path, settings={"ropewalkKvRegions": 1}) as group:
+        leader_of(group, group.members)
+        clients = [Caller(group.name_server, recorder, lock, number, seed) for number in range(CLIENTS)]
+        for client in clients:
+            client.start()
+        for number in range(30 if long_run else 3):
+            time.sleep(draw.uniform(0.5, 1.0))
+            leads = leader_of(group, group.members)
+            victim = leads if draw.random() < 0.7 else draw.choice(group.members)
+            disturb(group, victim, draw, kill=number % 2 == 0)
+        time.sleep(0.5)
+        for client in clients:
+            client.is_over.set()
+        for client in clients:
+            client.join(30)
+            assert not client.is_alive(), f"{client.name} hangs"
+            assert not client.troubles, client.troubles
+        until(
+            lambda: are_equal(group), lambda: str(members_of(group.name_server)), patience_s=60.0, pause_s=0.1
+        )
+    known = [call for call in recorder.calls if call.result is not UNKNOWN]
+    print(f"seed {seed}: {len(recorder.calls)} calls, {len(recorder.calls) - len(known)} of unknown outcome")
+    assert len(known) > 100
+    check([call for call in recorder.calls if _is_counter(call)], COUNTER)
+    check([call for call in recorder.calls if not _is_counter(call)], REGISTER)
+
+
+def _is_counter(call: Call) -> bool:
+    return bool(call.operation[0] == "add")
+
+
+def are_equal(group: LedgerGroup) -> bool:
+    """Tell whether all members have applied the same entries."""
+    found = members_of(group.name_server)
+    told = {(each.values["applied"], each.values["keys"], each.values["usedBytes"]) for each in found}
+    return len(found) == 3 and len(told) == 1
+
+
+def disturb(group: LedgerGroup, victim: Member, draw: random.Random, *, kill: bool) -> None:
+    """Kill a member, or stop it for a while, until the region has a leader again."""
+    others = [member for member in group.members if member is not victim]
+    if kill:
+        victim.kill()
+        leader_of(group, others)
+        victim.start()
+    else:
+        victim.signal(signal.SIGSTOP)
+        leader_of(group, others)
+        time.sleep(draw.uniform(0, 0.3))
+        victim.signal(signal.SIGCONT)
