@@ -24,18 +24,30 @@ class Ports:
 
 
 def ready_line(
-    config: BrokerConfig, group: GroupMember, ports: Ports, took_s: float, *, as_json: bool
+    config: BrokerConfig,
+    group: GroupMember,
+    ports: Ports,
+    took_s: float,
+    silent: tuple[str, ...],
+    *,
+    as_json: bool,
 ) -> str:
-    """Return the ready line: the addresses of a broker, and the meaning of its SEND_OK."""
+    """Return the ready line: the addresses of a broker, and the meaning of its SEND_OK.
+
+    `silent` are the name servers that do not answer.
+    """
     words = group.ready_words()
     bound = config.bind_address
     host = config.broker_ip1 if bound in ("0.0.0.0", "::") else bound
-    namesrv = ";".join(config.namesrv_addr) if ports.namesrv is None else str(Address(host, ports.namesrv))
+    own = None if ports.namesrv is None else str(Address(host, ports.namesrv))
+    namesrv = own or ";".join(config.namesrv_addr)
+    shown = own or shown_name_servers(config.namesrv_addr, silent)
     ready = {
         "version": ropewalk.__version__,
         "broker": f"{config.broker_ip1}:{ports.broker}",
         "fast": None if ports.fast is None else f"{config.broker_ip1}:{ports.fast}",
         "namesrv": namesrv,
+        "namesrvSilent": list(silent),
         "ha": group.ha_address,
         "metrics": None if ports.metrics is None else f"{_shown_host(config)}:{ports.metrics}",
         "dataDir": str(config.store_path_root_dir.absolute()),
@@ -50,12 +62,20 @@ def ready_line(
     embedded = " (embedded)" if ports.namesrv is not None else ""
     reach = f" (listening on all addresses: {bound})" if bound in ("0.0.0.0", "::") else ""
     return (
-        f"ropewalk {ropewalk.__version__} ready: broker {ready['broker']}{reach}, name server {namesrv}{embedded}, "
+        f"ropewalk {ropewalk.__version__} ready: broker {ready['broker']}{reach}, name server {shown}{embedded}, "
         + (f"metrics {ready['metrics']}, " if ready["metrics"] else "")
         + f"data {ready['dataDir']}, {words.mode}"
         + (f" ({words.place})" if words.place else "")
         + ", "
         + (f"SEND_OK means {words.send_ok}" if words.takes_messages else words.send_ok)
+    )
+
+
+def shown_name_servers(name_servers: tuple[str, ...], silent: tuple[str, ...]) -> str:
+    """Return name servers as the ready line shows them."""
+    return ";".join(
+        f"{each} (NOT REACHED: clients that ask it do not find this broker)" if each in silent else each
+        for each in name_servers
     )
 
 

@@ -27,7 +27,7 @@ from broker.announcement import Ports, print_config, ready_line
 from broker.broker import Broker
 from broker.discovery.registrar import Registrar
 from broker.discovery.route_finder import RouteFinder
-from broker.discovery.route_guard import RouteGuard
+from broker.discovery.route_guard import RouteGuard, silent_among
 from broker.launch import (
     StartFailed,
     connections_max,
@@ -337,7 +337,10 @@ class BrokerProcess:
         with trio.move_on_after(_SETTLE_S):
             await self.broker.group.settle()
         took_s = time.monotonic() - started
-        line = ready_line(self.config, self.broker.group, self._ports, took_s, as_json=self.options.json)
+        silent = await silent_among(self.config.namesrv_addr)
+        line = ready_line(
+            self.config, self.broker.group, self._ports, took_s, silent, as_json=self.options.json
+        )
         print(line, flush=True)  # who reads it may send a signal at once
         notify("READY=1")
 

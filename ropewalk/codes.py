@@ -376,6 +376,8 @@ class RequestCode:
     """Show the status of a member of a DLedger group, as it sees itself and the others."""
     ROPEWALK_LEDGER_TRANSFER: Final = 30041
     """Have the leader of a DLedger group hand over to another member."""
+    ROPEWALK_LEDGER_READMIT: Final = 30042
+    """Have a member of a DLedger group let another one in that lost its log."""
     ROPEWALK_KV_SESSION: Final = 30100
     """Open a session of the key-value store, in which a write that is sent again is applied once."""
     ROPEWALK_KV_GET: Final = 30101

@@ -24,6 +24,7 @@ from store.append import Appender, Message
 from store.follow_target import FollowTarget
 from store.log.commitlog import StoreDamaged
 from store.log.entry_writer import EntryWriter, WrittenRun
+from store.log.remedy import REFILL
 from store.queues.consume_queue import ConsumeQueue
 from store.recovery.record_runs import KnownQueues, dispatch_runs, learn_queue
 from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
@@ -185,6 +186,5 @@ class Replica:
 
 def _damaged(directory: object, at: int) -> StoreDamaged:
     return StoreDamaged(
-        f"there is no whole entry at offset {at} of the log in {directory}, which is committed: stop this member, put "
-        "a copy of another member's store in its place (under its own dledger-ID name), and start it again"
+        f"there is no whole entry at offset {at} of the log in {directory}, which is committed: {REFILL}"
     )

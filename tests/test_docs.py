@@ -39,6 +39,7 @@ ELSEWHERE = {
     f"ropewalk/{name}"
     for name in (
         "bound", "checksums/", "config.crc", "deleted", "diverged/", "epochs.json", "replaced/", "role.json", "tails/",
+        "dledger/identity", "dledger/peers.json",
         "_rooms/",
     )
 }  # fmt: skip

@@ -115,3 +115,31 @@ def test_the_tour_starts_a_group_with_four_commands() -> None:
         ".venv/bin/ropewalk namesrv",
         *[".venv/bin/ropewalk broker"] * 3,
     ]
+
+
+@pytest.mark.slow
+def test_the_runbook_lets_a_member_in_that_lost_its_disk_while_the_others_work(tmp_path: Path) -> None:
+    namesrv, *ports = free_ports(7)
+    stand_in(tmp_path, namesrv, ports)
+    started, consumed = 0, ""
+    try:
+        for command in commands(text_of("docs/operate/dledger.md")):
+            output = run(command, tmp_path, checkout_environment())
+            check_shown(command, output)
+            if " namesrv " in command.words:
+                wait_until_listening(namesrv)
+            elif "dLegerSelfId" in command.words:
+                started += 1
+                if started == 3:
+                    wait_for_members(namesrv, 3, tmp_path)
+            elif "kill -9" in command.words:
+                wait_for_members(namesrv, 2, tmp_path)
+            elif " consume " in command.words:
+                consumed = output
+    finally:
+        for path in tmp_path.glob("*.pid"):
+            try:
+                os.kill(int(path.read_text()), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+    assert started == 4 and sorted(consumed.split()) == ["one", "three", "two"]

@@ -1,10 +1,12 @@
-"""Serve the codes of a DLedger group: 30040, a member's status, and 30041, a transfer of the lead.
+"""Serve the codes of a DLedger group: 30040, a member's status; 30041, a transfer of the lead; 30042, readmission.
 
 The body of a status is JSON: `ha.dledger.status.LedgerStatus` and the broker that shows it. Every member answers, the
 leader knows most: only it knows through which entry each of the others has the log on its disk.
 
 A transfer is asked of the leader: `to` names the member that is to lead, none the one that lacks least. The answer
 comes when that member leads, or when the leader goes on: after one election timeout at the latest.
+
+A readmission is asked of every member but the one that lost its log (`id`), and each answers for itself.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ __all__ = ["AdminLedger"]
 _WORDS: Final = {
     TransferResult.NOT_LEADER: "{me} does not lead; the leader it knows is {leader}",
     TransferResult.NOT_READY: "{me} was elected a moment ago and opens its term; try again",
-    TransferResult.UNKNOWN_MEMBER: "{to} is no member of this group",
+    TransferResult.UNKNOWN_MEMBER: "{to} is no member of this group; its members are {members}",
     TransferResult.UNREACHABLE: "{me} does not hear {to}, or it cannot lead now: see the links in "
     "`ropewalk admin dledger status`",
     TransferResult.FALL_BEHIND_TOO_MUCH: "{to} lacks too much of the log; try again when it has caught up",
@@ -47,6 +49,7 @@ class AdminLedger:
         return {
             RequestCode.ROPEWALK_LEDGER_STATUS: self.status,
             RequestCode.ROPEWALK_LEDGER_TRANSFER: self.transfer,
+            RequestCode.ROPEWALK_LEDGER_READMIT: self.readmit,
         }
 
     def status(self, session: Session, request: Command) -> Command:
@@ -62,11 +65,25 @@ class AdminLedger:
             if result is TransferResult.SUCCESS:
                 reply = request.reply(ResponseCode.SUCCESS, ext={"leader": leader or target})
             else:
-                words = _WORDS[result].format(me=member.me, to=target or "none of the others", leader=leader)
+                words = _WORDS[result].format(
+                    me=member.me,
+                    to=target or "none of the others",
+                    leader=leader,
+                    members=", ".join(sorted(member.addresses)),
+                )
                 reply = request.reply(ResponseCode.SYSTEM_ERROR, f"{result.value}: {words}")
             self._context.send(session, request, reply)
 
         member.transfer(target, answer)
+
+    def readmit(self, session: Session, request: Command) -> None:
+        """Let a member in that lost its log, and answer when that is on disk."""
+
+        def answer(why: str | None) -> None:
+            code = ResponseCode.SUCCESS if why is None else ResponseCode.ILLEGAL_OPERATION
+            self._context.send(session, request, request.reply(code, why))
+
+        self._own().readmit(request.ext.get("id", ""), answer)
 
     def _own(self) -> LedgerMember:
         if self._member is None:

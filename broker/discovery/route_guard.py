@@ -30,9 +30,27 @@ from ropewalk.errors import RemoteProtocolError, RopewalkError
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
 
-__all__ = ["Occupant", "RouteGuard", "rival"]
+__all__ = ["Occupant", "RouteGuard", "rival", "silent_among"]
 
 PATIENCE_S = 1.0
+
+
+async def silent_among(name_servers: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the name servers that do not answer, in their order; all are dialed at once."""
+    reached: set[str] = set()
+
+    async def dial(name_server: str) -> None:
+        try:
+            async with open_connection(name_server, timeout=PATIENCE_S):
+                reached.add(name_server)
+        except* (RopewalkError, OSError):
+            pass
+
+    with trio.move_on_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            for name_server in name_servers:
+                nursery.start_soon(dial, name_server)
+    return tuple(each for each in name_servers if each not in reached)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from ha.raft.types import Point, Role, Settings, Standing
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.kv.commands import Command, OpenTerm, Outcome, decode_command, encode_command
 from store.log.commitlog import StoreDamaged
+from store.log.remedy import REFILL
 from store.region_store import RegionStore
 
 __all__ = ["WAITING_MAX", "Busy", "KvRegion", "NotLeader"]
@@ -78,8 +79,7 @@ class KvRegion:
         if disk.exists(self._marker) and not disk.exists(self._root / "currterm"):
             raise StoreDamaged(
                 f"{self._root} is gone, where this member had a log of the key-value store: without it the member "
-                "could vote for a leader that lacks what it had confirmed. Put it back, or a copy of that of a stopped "
-                "member"
+                f"could vote for a leader that lacks what it had confirmed. Put it back, or {REFILL}"
             )
         for finding in self._store.open():
             log.warning("recovery of the key-value store", finding=finding)

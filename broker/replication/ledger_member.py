@@ -12,7 +12,8 @@ the one to ask, or none yet (official producers try the next broker); 2 where th
 where nobody can tell whether the message is stored. SEND_OK is given for what a quorum has on its disks, this broker
 among it: `confirmed` is the end of what is shown.
 
-    <root>/ropewalk/dledger/peers.json     the incarnations of the peers, noted when each was first heard
+    <root>/ropewalk/dledger/peers.json     incarnations: of each peer the one that was heard first, or again after it
+                                           was let in with an empty log; the own one once it votes after that
 """
 
 from __future__ import annotations
@@ -112,6 +113,7 @@ class LedgerMember:
         self._refused: tuple[int, str] | None = (ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is starting")
         self._path = config.store_path_root_dir / "ropewalk" / "dledger" / "peers.json"
         self._known: dict[MemberId, bytes] = {}
+        self._readmitted: frozenset[MemberId] = frozenset()
         self.region: KvRegion | None = None
         """The region of the key-value store that is served here."""
         if config.ropewalk_kv_regions:
@@ -277,7 +279,10 @@ class LedgerMember:
             return (
                 f"this member follows {standing.leader}, at {self.master_address or 'an address yet unknown'}"
             )
-        return f"the group has no leader in term {standing.term}, as far as {self.me} knows"
+        refused = sorted({each.refusal for each in self.ledger.peers.status.values() if each.refusal})
+        return "; ".join(
+            [f"the group has no leader in term {standing.term}, as far as {self.me} knows", *refused]
+        )
 
     # -- turns ---------------------------------------------------------------------------------------
 
@@ -330,6 +335,7 @@ class LedgerMember:
         data = self._context.disk.read_file(self._path)
         if data is not None:
             self._known = _known(data, self._path)
+            self._readmitted = _decoded(data)[1]
 
     def open(self) -> None:
         """Begin as a follower; the store and the tables are loaded."""
@@ -363,8 +369,9 @@ class LedgerMember:
             draw=secrets.token_bytes,
             wake=self._wake,
             known=self._known,
+            readmitted=self._readmitted,
         )
-        self.ledger.on_met = self._met
+        self.ledger.on_noted = self._note_peers
         if self.region is not None:
             self.region.open(self.ledger, settings)
         self._term = self.ledger.standing.term
@@ -458,13 +465,28 @@ class LedgerMember:
             _end, _refuse, answer, send = self._unlogged.popleft()
             send(answer)
 
-    def _met(self, peer: MemberId, incarnation: bytes) -> None:
-        """Note on disk with which incarnation a peer was first heard."""
-        self._known[peer] = incarnation
-        data = msgspec.json.encode({id: each.hex() for id, each in sorted(self._known.items())})
+    def readmit(self, peer: MemberId, done: Callable[[str | None], None]) -> None:
+        """Let a member in that lost its log; `done` is told why not, or None once that is on disk."""
+        why = self.ledger.readmit(peer)
+        if why is not None:
+            done(why)
+        else:
+            self._note_peers(lambda: done(None))
+
+    def _note_peers(self, done: Callable[[], None] = lambda: None) -> None:
+        """Write down the incarnations that are known, and which members were let in again."""
+        peers = self.ledger.peers
+        ids = sorted({*peers.known, *peers.readmitted})
+        noted = {
+            id: _Readmitted(peers.known.get(id, b"").hex())
+            if id in peers.readmitted
+            else peers.known[id].hex()
+            for id in ids
+        }
+        data = msgspec.json.encode(noted)
         disk, path = self._context.disk, self._path
         assert self._worker is not None
-        self._worker.submit(lambda: disk.replace_file(path, data), lambda _done: None)
+        self._worker.submit(lambda: disk.replace_file(path, data), lambda _done: done())
 
     def accept(self, link: Connection) -> PeerLink:
         """Return the session of a connection to this member's port."""
@@ -520,7 +542,12 @@ class LedgerMember:
                 f"fsynced on {quorum} of {members} members, the leader among them: survives the loss of "
                 + ("any one" if lost == 1 else f"any {lost}" if lost else "none")
             )
-        return ReadyWords(f"DLEDGER {self.me} of {members}", promise, True, f"group {self._group}")
+        place = f"group {self._group}"
+        if members > 1 and self.ledger.core.log.end.index < 0:
+            place += (
+                f"; its log is empty: of an old group it waits for `ropewalk admin dledger readmit {self.me}`"
+            )
+        return ReadyWords(f"DLEDGER {self.me} of {members}", promise, True, place)
 
     @property
     def _group(self) -> str:
@@ -541,10 +568,24 @@ async def _handed_over(ledger: LedgerShell) -> None:
 
 def _known(data: bytes, path: Path) -> dict[MemberId, bytes]:
     try:
-        found = msgspec.json.decode(data, type=dict[str, str])
-        return {id: bytes.fromhex(text) for id, text in found.items()}
+        found = _decoded(data)
+        return {id: bytes.fromhex(text) for id, text in found[0].items() if text}
     except (msgspec.MsgspecError, ValueError) as exc:
         raise StoreConfigDamaged(
             f"{path} cannot be read ({exc}). It tells a member that lost its log from one that did not: put back a "
             "copy, or remove it if no member of the group was ever wiped"
         ) from exc
+
+
+class _Readmitted(msgspec.Struct):
+    """A member that was let in again after it had lost its log, with the incarnation that it has since."""
+
+    readmitted: str
+    """Empty until it is heard."""
+
+
+def _decoded(data: bytes) -> tuple[dict[MemberId, str], frozenset[MemberId]]:
+    """Return the incarnations of a note, and the members that were let in again. Raises `MsgspecError`."""
+    noted = msgspec.json.decode(data, type=dict[str, str | _Readmitted])
+    texts = {id: each if isinstance(each, str) else each.readmitted for id, each in noted.items()}
+    return texts, frozenset(id for id, each in noted.items() if not isinstance(each, str))

@@ -11,7 +11,7 @@ Nothing here touches the broker but `Metrics`: two attributes that the loop publ
 next census. `/livez` and `/readyz` read the pulse alone and answer while a look at a slow disk is going on.
 
     /livez    200 while the loop turns, 503 when it has not for `STUCK_MS`
-    /readyz   200 while messages are taken, else 503 with the reasons, a line each
+    /readyz   200 while messages are taken, or would be if this were the master; else 503 with the reasons, a line each
     /metrics  Prometheus text, or OpenMetrics for who asks for it
 """
 

@@ -14,7 +14,9 @@ that it knows it: the proof is HMAC-SHA256(secret, the other's 32 bytes, kind, m
 worth nothing on another connection. The secret itself never travels.
 
 An *incarnation* is drawn when a member's log is made. One that comes back with another has lost its log, and with it
-all that it had confirmed: a vote of it could elect a leader that lacks committed entries, so it is refused.
+all that it had confirmed: a vote of it could elect a leader that lacks committed entries, so it is refused until an
+operator has let it in again. Then it is told that its log was lost, and learns before it votes
+(`ha.raft.quorum`).
 """
 
 from __future__ import annotations
@@ -88,6 +90,10 @@ class Introduction(msgspec.Struct, frozen=True):
     challenge: bytes
     """The other end's proof is made with these bytes."""
     software: str = ""
+    terms: dict[int, int] = {}
+    """The term that the sender is in, by the number of the group: several may share the link."""
+    lost: bool = False
+    """Whether the sender knows that the other end had lost its log, and was let in again."""
 
 
 def encode(step: Step, body: bytes) -> bytes:
@@ -132,7 +138,7 @@ def refusal_of(
 ) -> str | None:
     """Return the reason why this peer is no member that this one talks to, in words for its owner, or None.
 
-    `known` is the incarnation with which the member of that id was heard first.
+    `known` is the incarnation with which the member of that id was heard first; None if it never was, or was let in.
     """
     here = f"{me.id} of group {me.group} in cluster {me.cluster}"
     if not proven:
@@ -155,11 +161,9 @@ def refusal_of(
         )
     if known is not None and known != introduction.incarnation:
         return (
-            f"{introduction.id} came back with an empty store (incarnation {introduction.incarnation.hex()}, known is "
-            f"{known.hex()}): the entries that it had confirmed are lost, and its vote could elect a leader without "
-            "them. Give it its store back; or put a copy of a stopped member's store in its place (dledger-ID renamed, "
-            "ropewalk/dledger/identity removed), and take its id out of ropewalk/dledger/peers.json of each other "
-            "member while that is stopped"
+            f"{introduction.id} came back with an empty store, and its vote could elect a leader that lacks what it "
+            f"had confirmed. If its disk was lost: `ropewalk admin dledger readmit {introduction.id}` "
+            "(docs/operate/dledger.md)"
         )
     return None
 

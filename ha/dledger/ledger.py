@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import crc32c
@@ -52,6 +52,7 @@ from ha.raft.types import (
     Linked,
     MemberId,
     Message,
+    Met,
     Point,
     ReadAsked,
     Received,
@@ -74,6 +75,11 @@ STUCK_MS = 1_000
 """A log that waits for so long does not wait for its next segment only."""
 
 
+def voter_key(me: MemberId, group: int) -> str:
+    """Return the name under which a member notes, beside its peers, the incarnation that votes in a group again."""
+    return f"{me}/{group}" if group else me
+
+
 class MemberFailed(RopewalkError):
     """A member whose state is inconsistent, or whose write failed: it must stop rather than vote again."""
 
@@ -94,15 +100,25 @@ class LedgerShell:
         draw: Callable[[int], bytes],
         wake: Callable[[], None],
         known: Mapping[MemberId, bytes] | None = None,
+        readmitted: Iterable[MemberId] = (),
         shares: tuple[Peers, int] | None = None,
     ) -> None:
         """Begin with an opened log. `addresses` are those of all members, the own one included.
 
         `now_ms` is monotonic; `draw` returns random bytes that nobody can guess; `wake` has the owner call `end_turn`
-        soon, in a turn of its own; `known` are the incarnations of peers that were noted before. `shares`: the links of
-        another group of the same members, which looks after them, and the number of this group on them.
+        soon, in a turn of its own; `known` are the incarnations of peers that were noted before, and of this member
+        itself the ones that vote although the log before was lost (`voter_key`); `readmitted` are the members let in
+        again. `shares`: the links of another group of the same members, which looks after them, and the number of this
+        group on them.
         """
         self.addresses = {id: each for id, each in addresses.items() if id != me.id}
+        self._group = 0
+        if shares is not None:
+            self.peers, self._group = shares
+            self.peers.join(self._group, self, storage.segment_size)
+        else:
+            told = {id: f"{host}:{port}" for id, (host, port) in self.addresses.items()}
+            self.peers = Peers(me, told, known or {}, readmitted, self, now_ms, draw)
         self.core = RaftNode(
             me.id,
             Config(tuple(sorted(addresses))),
@@ -112,6 +128,7 @@ class LedgerShell:
             end=Point(*storage.end),
             commit=Point(*storage.commit),
             doubt=Point(*storage.doubt) if storage.doubt is not None else None,
+            readmitted=self.peers.known.get(voter_key(me.id, self._group)) == me.incarnation,
         )
         self.me = me
         self.on_standing: Callable[[Standing], None] = lambda standing: None
@@ -120,20 +137,13 @@ class LedgerShell:
         """Called when the shown end has moved; answers that wait for it may leave."""
         self.on_forwarded: Callable[[bytes, Callable[[bytes], None]], None] = lambda request, answer: None
         """Called with a request that a follower was asked, and with the way of its answer."""
-        self.on_met: Callable[[MemberId, bytes], None] = lambda peer, incarnation: None
-        """Called when a peer was heard for the first time, for its incarnation to be noted."""
+        self.on_noted: Callable[[], None] = lambda: None
+        """Called when `peers.known` or `peers.readmitted` have changed, to be noted."""
         self.shown = Point(*storage.commit)
         """The log through the last entry that consumers may see."""
         self.standing = Standing(Role.CANDIDATE, self.core.term, None, False, "started")
         self.elections = 0
         self.role_changes = 0
-        self._group = 0
-        if shares is not None:
-            self.peers, self._group = shares
-            self.peers.join(self._group, self, storage.segment_size)
-        else:
-            told = {id: f"{host}:{port}" for id, (host, port) in self.addresses.items()}
-            self.peers = Peers(me, told, known or {}, self, now_ms, draw)
         self._storage = storage
         self._replica = replica
         self._frame_bytes_max = settings.frame_bytes_max
@@ -272,9 +282,35 @@ class LedgerShell:
                 body, lambda answer: forwards.send(link, Kind.FORWARD_ANSWER, self._group, number, answer)
             )
 
-    def met(self, peer: MemberId, incarnation: bytes) -> None:
-        """Note the incarnation with which a peer was heard for the first time."""
-        self.on_met(peer, incarnation)
+    @property
+    def term(self) -> int:
+        """Return the term that this member is in."""
+        return self.core.term
+
+    def met(self, peer: MemberId, term: int, lost: bool) -> None:
+        """Tell the core the term of a peer, and whether it knows that this member had lost its log."""
+        self._tell(Met(peer, term, lost))
+
+    def noted(self) -> None:
+        """Have the incarnations of the peers written down."""
+        self.on_noted()
+
+    def readmit(self, peer: MemberId) -> str | None:
+        """Let in the next log with which a member comes; return in words why not, if it is not let in.
+
+        It learns before it votes, so this loses nothing even of a member that has its log. Without a leader among the
+        others, so many could become learners that nobody is left to elect one.
+        """
+        status = self.peers.status.get(peer)
+        if status is None:
+            return f"{peer} is no other member of this group; those are {', '.join(sorted(self.addresses))}"
+        if status.control or status.data:
+            return f"{peer} is linked to {self.me.id}: it has not lost its log, or was let in already"
+        if self.standing.leader in (None, peer):
+            return f"{self.me.id} knows no leader: most members have to be there, and to have their logs"
+        self.peers.readmit(peer)
+        log.warning("a member that lost its log is let in again", peer=peer)
+        return None
 
     # -- events in, effects out --------------------------------------------------------------------------
 
@@ -349,6 +385,13 @@ class LedgerShell:
             self._commits.append(effects.commit)
         if effects.doubt_over:
             storage.end_doubt()
+        if effects.readmitted:
+            log.info(
+                "this member has caught up, and votes again",
+                member=self.me.id, group=self._group, end=self.core.log.end.index,
+            )  # fmt: skip
+            self.peers.known[voter_key(self.me.id, self._group)] = self.me.incarnation
+            self.peers.groups[0][0].noted()
         for token, result in effects.done:
             self._transfers.pop(token)(result)
         for token, ok in effects.reads:
@@ -376,7 +419,7 @@ class LedgerShell:
             log.error(
                 "a member is behind what retention has kept",
                 peer=peer,
-                remedy=f"stop {peer}, copy a stopped member's store to it under its own dledger-{peer} name, start it",
+                remedy="give it a copy of another member's store (docs/operate/dledger.md)",
             )
 
     # -- roles -------------------------------------------------------------------------------------------
@@ -482,10 +525,12 @@ class LedgerShell:
                     now - status.heard_at if status.heard_at >= 0 else -1,
                     dispatcher.state.value if dispatcher is not None else "",
                     dispatcher.match if dispatcher is not None else -1,
-                    status.why,
+                    status.refusal or status.why,
+                    dispatcher.counts if dispatcher is not None else True,
                 )
             )
         return LedgerStatus(
             self.me.id, self.me.group, self.standing, core.log.end, core.log.durable, self.commit, self.shown,
-            self.elections, self.role_changes, tuple(views), self._is_stuck,
+            self.elections, self.role_changes, tuple(views), core.readmission.is_learner, core.readmission.unmet,
+            self._is_stuck,
         )  # fmt: skip

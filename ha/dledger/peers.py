@@ -14,7 +14,7 @@ before: the peer knows better than this end that the old one is dead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 import structlog
@@ -66,6 +66,10 @@ class Connection(Protocol):
 class LinkEvents(Protocol):
     """The receiver of news about links."""
 
+    @property
+    def term(self) -> int:
+        """Return the term that this member is in."""
+
     def linked(self, peer: MemberId, number: int, kind: Link, up: bool) -> None: ...
 
     def received(self, peer: MemberId, number: int, message: Message, body: bytes | memoryview) -> None: ...
@@ -73,8 +77,11 @@ class LinkEvents(Protocol):
     def forwarded(self, link: PeerLink, kind: Kind, number: int, body: bytes) -> None:
         """Hear a request that was forwarded, or the answer to one."""
 
-    def met(self, peer: MemberId, incarnation: bytes) -> None:
-        """Note the incarnation with which a peer was heard for the first time."""
+    def met(self, peer: MemberId, term: int, lost: bool) -> None:
+        """Note the term of a peer that was introduced, and whether it knows that this member had lost its log."""
+
+    def noted(self) -> None:
+        """Write down the incarnations of the peers, one of which was heard for the first time."""
 
 
 class PeerStatus(Struct):
@@ -87,6 +94,8 @@ class PeerStatus(Struct):
     """When it was heard last, on either link, by this member's monotonic clock; -1: never."""
     why: str = ""
     """The reason why a link is down, as far as it is known."""
+    refusal: str = ""
+    """The reason that one end gave the other for its last refusal; empty once a link is up."""
 
 
 class PeerLink:
@@ -167,13 +176,13 @@ class PeerLink:
             step, body = message
             if step is not Step.REFUSED:
                 raise RemoteProtocolError(f"a {step.name} that nothing asked for")
-            self.hang_up(body.decode("utf-8", "replace"))
+            self._refused(body.decode("utf-8", "replace"), self.peer)
         return b""
 
     def _step(self, step: Step, body: bytes) -> None:
         peers = self._peers
         if step is Step.REFUSED and self._dialed:
-            self.hang_up(body.decode("utf-8", "replace"))
+            self._refused(body.decode("utf-8", "replace"), self.peer)
         elif step is Step.CHALLENGE and self._dialed and self._peers_challenge is None:
             if len(body) != CHALLENGE_SIZE:
                 raise RemoteProtocolError(f"a challenge of {len(body)} bytes")
@@ -189,7 +198,7 @@ class PeerLink:
                 # dial, would hear of it from nobody else.
                 self.connection.send(encode(Step.REFUSED, why.encode()[:2048]))
                 self.connection.push()
-                self.hang_up(why)
+                self._refused(why, self.peer or (found.id if proven else ""))
                 return
             if not self._dialed:
                 self.peer, self.kind = found.id, Link(found.kind)
@@ -201,13 +210,19 @@ class PeerLink:
 
     _peers_challenge: bytes | None = None
 
+    def _refused(self, why: str, peer: MemberId) -> None:
+        """Hang up after a refusal, and note it of the peer if that is a member."""
+        self.hang_up(why)
+        if (status := self._peers.status.get(peer)) is not None:
+            status.refusal = status.why = why
+
     def _introduce(self, step: Step, challenge: bytes) -> bytes:
         me = self._peers.me
         return prove(
             step,
             Introduction(
                 me.cluster, me.group, me.id, self.peer, me.incarnation, me.segment_size, self.kind, self._challenge,
-                me.software,
+                me.software, self._peers.terms, self.peer in self._peers.readmitted,
             ),
             me.secret,
             challenge,
@@ -278,6 +293,7 @@ class Peers:
         me: Identity,
         addresses: Mapping[MemberId, str],
         known: Mapping[MemberId, bytes],
+        readmitted: Iterable[MemberId],
         events: LinkEvents,
         now: Callable[[], int],
         draw: Callable[[int], bytes],
@@ -289,6 +305,8 @@ class Peers:
         self.me = me
         self.members = frozenset(addresses)
         self.known = dict(known)
+        self.readmitted = set(readmitted)
+        """The members that had lost their logs and were let in again, for good: they know when they have caught up."""
         self.groups: dict[int, tuple[LinkEvents, int]] = {0: (events, me.segment_size)}
         """The groups that share the links, by the number in their frames: receiver, and size of their segments."""
         self.now = now
@@ -301,6 +319,11 @@ class Peers:
         """Links that are not introduced yet, oldest first."""
         self._last_number = 0
         self._said: dict[str, int] = {}
+
+    @property
+    def terms(self) -> dict[int, int]:
+        """Return the term that this member is in, by group."""
+        return {number: events.term for number, (events, _size) in self.groups.items()}
 
     def dials(self, peer: MemberId) -> bool:
         """Tell whether this member connects to `peer`, and not the other way round."""
@@ -339,7 +362,7 @@ class Peers:
         self._strangers.remove(link)
         if found.id not in self.known:
             self.known[found.id] = found.incarnation
-            self.groups[0][0].met(found.id, found.incarnation)
+            self.groups[0][0].noted()
         if (older := self._up.get((link.peer, link.kind))) is not None:
             older.hang_up("a newer connection took its place")
         self._last_number += 1
@@ -347,7 +370,16 @@ class Peers:
         link.connection.go_first()
         self._up[link.peer, link.kind] = link
         self._show(link, True, "")
+        self.status[link.peer].refusal = ""
+        for number, (events, _size) in sorted(self.groups.items()):
+            if number in found.terms:  # before the link is up: a learner says nothing that counts
+                events.met(found.id, found.terms[number], found.lost)
         self._linked(link, True)
+
+    def readmit(self, peer: MemberId) -> None:
+        """Let in the next log with which a member comes, and tell it that the one before was lost."""
+        self.known.pop(peer, None)
+        self.readmitted.add(peer)
 
     def gone(self, link: PeerLink, why: str) -> None:
         """Note that a link has ended."""

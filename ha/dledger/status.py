@@ -24,6 +24,8 @@ class PeerView(Struct, frozen=True):
     """The index through which it has the log on its disk; -1 if this member does not lead, or does not know."""
     why: str
     """The reason why a link is down, as far as it is known."""
+    counts: bool
+    """False of a member that lost its log and has not caught up, as its leader knows."""
 
 
 class LedgerStatus(Struct, frozen=True):
@@ -42,5 +44,9 @@ class LedgerStatus(Struct, frozen=True):
     """How often this member became the leader since it started."""
     role_changes: int
     peers: tuple[PeerView, ...]
+    is_learner: bool
+    """Whether this member lost its log, and does not vote before it has caught up."""
+    unmet: tuple[MemberId, ...]
+    """The members that have still to let this learner in."""
     stuck: bool
     """Whether its disk has no room for its log: it cannot lead."""

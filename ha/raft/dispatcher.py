@@ -72,6 +72,7 @@ class EntryDispatcher:
         "_waiting",
         "_window",
         "_window_bytes",
+        "counts",
         "is_able",
         "is_linked",
         "match",
@@ -86,6 +87,8 @@ class EntryDispatcher:
         self.next = end.index + 1
         self.match = -1
         self.is_linked = is_linked
+        self.counts = True
+        """Whether the peer is part of majorities, as it said last: a learner is not."""
         self.is_able = True
         """Whether the peer would take the lead, as it said last."""
         self._settings = settings
@@ -169,6 +172,7 @@ class EntryDispatcher:
 
     def answered(self, answer: AppendAnswer, log: LogState) -> bool:
         """Take an answer of this term and link. Return whether `match` moved."""
+        self.counts = answer.counts
         if answer.ok:
             return self._confirmed(answer.last, answer.durable, log)
         self._refused(answer, log)
@@ -176,7 +180,7 @@ class EntryDispatcher:
 
     def heard(self, answer: HeartbeatAnswer, log: LogState, now: int) -> bool:
         """Handle a heartbeat's answer, which shows a peer's restart and lost frames. Return whether `match` moved."""
-        self.is_able = answer.able
+        self.is_able, self.counts = answer.able, answer.counts
         asked = self._asked.pop(answer.round, -1)
         if answer.last < asked:
             self.probe(self.match + 1)  # it forgot what it had compared: it was started again (issue 61)

@@ -27,6 +27,7 @@ class Draft:
         "fetches",
         "open_term",
         "place",
+        "readmitted",
         "reads",
         "role",
         "save",
@@ -45,6 +46,7 @@ class Draft:
         self.snapshot_to: list[MemberId] = []
         self.commit: Point | None = None
         self.doubt_over = False
+        self.readmitted = False
         self.done: list[tuple[int, TransferResult]] = []
         self.reads: list[tuple[int, bool]] = []
 
@@ -57,7 +59,14 @@ class Draft:
         if not (
             self.sends or self.save or self.cut or self.place or self.role or self.commit or self.fetches
         ):
-            if not (self.open_term or self.snapshot_to or self.doubt_over or self.done or self.reads):
+            if not (
+                self.open_term
+                or self.snapshot_to
+                or self.doubt_over
+                or self.readmitted
+                or self.done
+                or self.reads
+            ):
                 return NO_EFFECTS
         return Effects(
             self.save,
@@ -70,6 +79,7 @@ class Draft:
             tuple(self.snapshot_to),
             self.commit,
             self.doubt_over,
+            self.readmitted,
             tuple(self.done),
             tuple(self.reads),
         )

@@ -14,6 +14,7 @@ leaves in the step that hears that the ballot is on disk (rules 1 and 2).
 
     the candidate is no voter of this group            REJECT_UNKNOWN_LEADER
     the candidate has this member's own id             REJECT_UNEXPECTED_LEADER
+    this member lost its log and is a learner          REJECT_LEARNER
     its term is below this member's                    REJECT_EXPIRED_VOTE_TERM
     a leader was heard lately, and it asked nobody     REJECT_ALREADY_HAS_LEADER     the term is not even looked at
     (a higher term of a vote, not of a pre-vote, becomes this member's term)
@@ -39,7 +40,7 @@ from enum import Enum
 
 from ha.raft.draft import Draft
 from ha.raft.log_state import LogState
-from ha.raft.quorum import QuorumAckChecker
+from ha.raft.quorum import QuorumAckChecker, Readmission
 from ha.raft.types import (
     Ballot,
     Config,
@@ -92,6 +93,7 @@ class Election:
         "me",
         "now",
         "quorum",
+        "readmission",
         "role",
         "saved",
         "settings",
@@ -100,10 +102,17 @@ class Election:
     )
 
     def __init__(
-        self, me: MemberId, config: Config, settings: Settings, ballot: Ballot, doubt: Point | None
+        self,
+        me: MemberId,
+        config: Config,
+        settings: Settings,
+        ballot: Ballot,
+        doubt: Point | None,
+        readmission: Readmission,
     ) -> None:
         self.me = me
         self.quorum = QuorumAckChecker(config)
+        self.readmission = readmission
         self.settings = settings
         self.ballot = ballot
         self.saved = ballot
@@ -183,6 +192,11 @@ class Election:
         self.campaign = Campaign.NONE
         self._is_handed_over = False
 
+    def become_learner(self, why: str) -> None:
+        """End every campaign and promise of a member that is told that it had lost its log."""
+        self.become_candidate(why)
+        self._held.clear()
+
     def heard_leader(self, leader: MemberId) -> None:
         """Note a message of the leader of this term: follow it, and wait a whole timeout from now on."""
         assert self.role is not Role.LEADER and self.leader in (None, leader), (
@@ -226,6 +240,11 @@ class Election:
         may_have_heard = self.settings.lease_reads and self.began_at is not None and self.began_at > since
         return self.role is Role.LEADER or self.leader_heard > since or may_have_heard
 
+    @property
+    def is_voter(self) -> bool:
+        """Tell whether this member votes and campaigns: it is in the configuration, and no learner."""
+        return self.me in self.quorum.voters and not self.readmission.is_learner
+
     # -- campaigns ---------------------------------------------------------------------------------------
 
     def tick(self, late: int, draw: float, log: LogState, unindexed: int, draft: Draft) -> None:
@@ -241,7 +260,7 @@ class Election:
             return
         if self.now < self.deadline:
             return
-        if self.stuck or self.is_leaving or self.me not in self.quorum.voters:
+        if self.stuck or self.is_leaving or not self.is_voter:
             self.set_deadline()
         elif unindexed > INDEX_FIRST_BYTES and not self._skipped:
             self._skipped = True
@@ -253,12 +272,7 @@ class Election:
 
     def is_able(self, unindexed: int) -> bool:
         """Return whether this member could lead soon, with so many bytes to index before it opens (rule 8)."""
-        return (
-            not self.stuck
-            and not self.is_leaving
-            and self.me in self.quorum.voters
-            and unindexed <= INDEX_FIRST_BYTES
-        )
+        return not self.stuck and not self.is_leaving and self.is_voter and unindexed <= INDEX_FIRST_BYTES
 
     def take_lead(self, unindexed: int, draft: Draft) -> None:
         """Campaign at once, since the leader hands over: it has seen that this log lacks nothing."""
@@ -346,6 +360,8 @@ class Election:
             return VoteResult.REJECT_UNEXPECTED_LEADER
         if candidate not in self.quorum.voters:
             return VoteResult.REJECT_UNKNOWN_LEADER
+        if self.readmission.is_learner:
+            return VoteResult.REJECT_LEARNER
         if vote.term < self.term:
             return VoteResult.REJECT_EXPIRED_VOTE_TERM
         if self.is_protecting and not vote.transfer:

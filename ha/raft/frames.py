@@ -22,7 +22,7 @@ from ha.raft.types import (
     VoteResult,
 )
 from ropewalk.errors import RemoteProtocolError
-from ropewalk.format.dledger.frame import OK, PRE, ROLLED, TRANSFER, UNABLE, Frame, Kind
+from ropewalk.format.dledger.frame import LEARNER, OK, PRE, ROLLED, TRANSFER, UNABLE, Frame, Kind
 
 Numbers = tuple[int, int, int, int, int, int]
 
@@ -35,12 +35,13 @@ def to_fields(message: Message) -> tuple[Kind, int, int, Numbers]:
                 return Kind.APPEND, 0, 0, (term, prev.index, prev.term, prev.pos, 0, commit)
             flags = ROLLED if run.pos != prev.pos else 0
             return Kind.APPEND, flags, run.count, (term, prev.index, prev.term, prev.pos, run.term, commit)
-        case AppendAnswer(term, ok, prev_index, durable, last, hint_term):
-            return Kind.APPEND_ANSWER, OK if ok else 0, 0, (term, durable, last, hint_term, prev_index, 0)
+        case AppendAnswer(term, ok, prev_index, durable, last, hint_term, counts):
+            flags = (OK if ok else 0) | (0 if counts else LEARNER)
+            return Kind.APPEND_ANSWER, flags, 0, (term, durable, last, hint_term, prev_index, 0)
         case Heartbeat(term, commit, number):
             return Kind.HEARTBEAT, 0, number & 0xFFFFFFFF, (term, commit, 0, 0, 0, 0)
-        case HeartbeatAnswer(term, number, last, durable, able):
-            flags = 0 if able else UNABLE
+        case HeartbeatAnswer(term, number, last, durable, able, counts):
+            flags = (0 if able else UNABLE) | (0 if counts else LEARNER)
             return Kind.HEARTBEAT_ANSWER, flags, number & 0xFFFFFFFF, (term, last, durable, 0, 0, 0)
         case Vote(term, last_index, last_term, pre, transfer):
             flags = (PRE if pre else 0) | (TRANSFER if transfer else 0)
@@ -65,11 +66,13 @@ def from_frame(frame: Frame, segment_size: int) -> Message:
             prev = Point(second, third, fourth)
             return Append(first, prev, _run(frame, prev, segment_size), sixth)
         case Kind.APPEND_ANSWER:
-            return AppendAnswer(first, bool(frame.flags & OK), fifth, second, third, fourth)
+            counts = not frame.flags & LEARNER
+            return AppendAnswer(first, bool(frame.flags & OK), fifth, second, third, fourth, counts)
         case Kind.HEARTBEAT:
             return Heartbeat(first, second, frame.count)
         case Kind.HEARTBEAT_ANSWER:
-            return HeartbeatAnswer(first, frame.count, second, third, not frame.flags & UNABLE)
+            able, counts = not frame.flags & UNABLE, not frame.flags & LEARNER
+            return HeartbeatAnswer(first, frame.count, second, third, able, counts)
         case Kind.VOTE:
             return Vote(first, second, third, bool(frame.flags & PRE), bool(frame.flags & TRANSFER))
         case Kind.VOTE_ANSWER:

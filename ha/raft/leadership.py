@@ -75,7 +75,8 @@ class Leadership:
     def hears_majority(self, quorum: QuorumAckChecker, now: int) -> bool:
         """Return whether a majority was heard within one election timeout (rule 8)."""
         since = now - self._settings.election_max_ms
-        return quorum.is_majority([self._me, *(peer for peer, at in self._heard.items() if at >= since)])
+        heard = (peer for peer, at in self._heard.items() if at >= since and self.dispatchers[peer].counts)
+        return quorum.is_majority([self._me, *heard])
 
     def able_quorum(self, quorum: QuorumAckChecker) -> tuple[MemberId, ...]:
         """Return the peers that could lead, if these could commit entries without this member; else none."""
@@ -94,7 +95,7 @@ class Leadership:
 
         -1 if there is none.
         """
-        match = {peer: dispatcher.match for peer, dispatcher in self.dispatchers.items()}
+        match = {peer: each.match for peer, each in self.dispatchers.items() if each.counts}
         match[self._me] = durable
         index = quorum.acknowledged(match)
         if self.term_first < 0 or index < self.term_first:

@@ -24,7 +24,7 @@ from ha.raft.election import GRANTED, Election
 from ha.raft.handler import EntryHandler, Refusal
 from ha.raft.leadership import Leadership
 from ha.raft.log_state import LogState
-from ha.raft.quorum import QuorumAckChecker
+from ha.raft.quorum import QuorumAckChecker, Readmission
 from ha.raft.reads import Reads
 from ha.raft.rules import Rules
 from ha.raft.terms import Row, TermTable
@@ -49,6 +49,7 @@ from ha.raft.types import (
     Linked,
     MemberId,
     Message,
+    Met,
     Point,
     Read,
     ReadAnswer,
@@ -88,16 +89,19 @@ class RaftNode:
         end: Point = NOTHING,
         commit: Point = NOTHING,
         doubt: Point | None = None,
+        readmitted: bool = False,
     ) -> None:
         """Begin with what recovery found and synced: the ballot, the term rows and the end of the log.
 
         `commit` is what was written down last, and claims less than the truth. `doubt` is the furthest entry that
-        recovery saw behind a hole, which it cut.
+        recovery saw behind a hole, which it cut. `readmitted`: this log was begun after another one was lost, and
+        votes since `Effects.readmitted`.
         """
         self.me = me
         self.settings = settings
         self.peers = tuple(sorted({*config.voters, *config.old, *config.learners} - {me}))
-        self.election = Election(me, config, settings, ballot, doubt)
+        self.readmission = Readmission(self.peers, readmitted)
+        self.election = Election(me, config, settings, ballot, doubt, self.readmission)
         self._overtaken = Ballot(end.term) if end.term > ballot.term else None
         """A ballot to begin with: entries of a newer term were written before the ballot, and a crash came between."""
         if self._overtaken is not None:
@@ -191,6 +195,8 @@ class RaftNode:
             case Linked():
                 self._advance_clock(event.now)
                 self._linked(event)
+            case Met():
+                self._met(event, draft)
             case Stuck():
                 self.election.stuck = event.stuck
             case Applied():
@@ -260,12 +266,14 @@ class RaftNode:
                 self.handler.heard_commit(message.commit)
                 self._commit_as_follower(draft)
                 able = self.election.is_able(self._unindexed)
+                counts = not self.readmission.is_learner
                 answer = HeartbeatAnswer(
-                    self.term, message.round, self.handler.matched, self._confirmed, able
+                    self.term, message.round, self.handler.matched, self._confirmed, able, counts
                 )
                 self._answer(draft, peer, answer)
             case HeartbeatAnswer():
-                self.reads.round_answered(peer, message.round)
+                if message.counts:
+                    self.reads.round_answered(peer, message.round)
                 if (dispatcher := self._dispatcher(peer)) is not None and dispatcher.heard(
                     message, self.log, self.now
                 ):
@@ -285,10 +293,11 @@ class RaftNode:
     def _answer_an_old_leader(self, peer: MemberId, message: Message, draft: Draft) -> None:
         # A leader of an older term has to hear of the newer one, or it would lead for ever beside a member that
         # cannot follow it and whose log is too short to be voted for (issue 325).
+        counts = not self.readmission.is_learner
         if isinstance(message, Append):
-            self._answer(draft, peer, AppendAnswer(self.term, False, message.prev.index, -1, -1, -1))
+            self._answer(draft, peer, AppendAnswer(self.term, False, message.prev.index, -1, -1, -1, counts))
         elif isinstance(message, Heartbeat):
-            self._answer(draft, peer, HeartbeatAnswer(self.term, message.round, -1, -1))
+            self._answer(draft, peer, HeartbeatAnswer(self.term, message.round, -1, -1, counts=counts))
 
     def _answer(self, draft: Draft, peer: MemberId, message: Message) -> None:
         self.election.send_when_saved(draft, Ballot(self.term), peer, message)
@@ -313,7 +322,9 @@ class RaftNode:
         self._follow(leader)
         verdict = self.handler.judge(append, self.log)
         if isinstance(verdict, Refusal):
-            answer = AppendAnswer(self.term, False, append.prev.index, -1, verdict.last, verdict.term)
+            counts = not self.readmission.is_learner
+            last, term = verdict.last, verdict.term
+            answer = AppendAnswer(self.term, False, append.prev.index, -1, last, term, counts)
             self._answer(draft, leader, answer)
             return
         if verdict.cut is not None:
@@ -330,7 +341,8 @@ class RaftNode:
     def _confirm(self, draft: Draft) -> None:
         assert self.leader is not None
         self._said = self._confirmed
-        answer = AppendAnswer(self.term, True, -1, self._said, self.handler.matched, -1)
+        counts = not self.readmission.is_learner
+        answer = AppendAnswer(self.term, True, -1, self._said, self.handler.matched, -1, counts)
         self._answer(draft, self.leader, answer)
 
     def _commit_as_follower(self, draft: Draft) -> None:
@@ -339,6 +351,10 @@ class RaftNode:
             draft.commit = point
         if self.election.doubt is not None:
             draft.doubt_over = self.election.doubt_ends(self.log, self.handler.leader_commit)
+        if self.readmission.is_learner:
+            draft.readmitted = self.readmission.ends(
+                self.log, self.handler.matched, self.handler.leader_commit, self.term
+            )
 
     # -- a leader ----------------------------------------------------------------------------------------
 
@@ -403,6 +419,12 @@ class RaftNode:
     def _unindexed(self) -> int:
         """Return how many bytes this member would have to index before it could open a term."""
         return self.log.end.pos - self.applied.pos
+
+    def _met(self, event: Met, draft: Draft) -> None:
+        if self.readmission.met(event.peer, event.term, event.lost):
+            self.election.become_learner(f"{event.peer} says that this member had lost its log")
+        if self.readmission.is_learner and self.readmission.term > self.term:
+            self.election.raise_term(self.readmission.term, f"{event.peer} is in term {event.term}", draft)
 
     def _linked(self, event: Linked) -> None:
         key = (event.peer, event.kind)

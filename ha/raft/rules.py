@@ -16,6 +16,7 @@
         applied <= commit <= end; match < next
     13  the lead is handed to a member that has everything,           here
         by a leader that takes no messages meanwhile
+    14  a learner grants no vote and counts for no majority           here
 
 A member that fails one has lost track of its own state, and must stop rather than vote or answer again.
 """
@@ -115,11 +116,13 @@ class Rules:
                 return  # speaks of a term that nobody has yet, and binds nobody
             case Vote():
                 needed = Ballot(message.term, node.me)
-            case VoteAnswer(pre=False, result=result) if result in GRANTED:
+            case VoteAnswer(pre=pre, result=result) if result in GRANTED:
+                assert node.election.is_voter, f"rule 14: a learner says {message} to {peer}"
+                if pre:
+                    return
                 needed = Ballot(message.term, peer)
-            case VoteAnswer(pre=True, result=result) if result in GRANTED:
-                return
             case AppendAnswer() | HeartbeatAnswer():
+                assert not message.counts or node.election.is_voter, f"rule 14: a learner says {message}"
                 assert message.durable <= node.log.durable, (
                     f"rule 2: {message}, but {node.log.durable} is on disk"
                 )
@@ -156,8 +159,8 @@ class Rules:
         """A campaign begins without a leader, by a voter whose runs are all placed."""
         node = self._node
         assert node.role is Role.CANDIDATE and node.leader is None, f"rule 7: {node.role} asks for votes"
-        assert not node.election.stuck and node.me in node.quorum.voters, (
-            "rule 8: a member campaigns that is stuck"
+        assert not node.election.stuck and node.election.is_voter, (
+            "rule 8: a member campaigns that is stuck, or no voter"
         )
 
     def rule_9_a_leader_with_too_much_pending_takes_nothing(self) -> None:

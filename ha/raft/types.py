@@ -98,7 +98,7 @@ class Standing(Struct, frozen=True):
 
 
 class VoteResult(IntEnum):
-    """The answer to a vote. The names are DLedger's; the last one is ours."""
+    """The answer to a vote. The names are DLedger's; the last two are ours."""
 
     UNKNOWN = 0
     ACCEPT = 1
@@ -114,6 +114,8 @@ class VoteResult(IntEnum):
     REJECT_TAKING_LEADERSHIP = 11
     ACCEPT_WITH_RESERVE = 12
     """Of a member in doubt: counts only if the candidate proves to have the longest log of all voters."""
+    REJECT_LEARNER = 13
+    """Of a member that lost its log and has not caught up."""
 
 
 class Link(IntEnum):
@@ -175,6 +177,8 @@ class AppendAnswer(Struct, frozen=True):
     """How far it was compared (ok), or the largest index at which the logs might agree (refused)."""
     hint_term: int
     """The follower's term at `last`, of a refusal."""
+    counts: bool = True
+    """False of a learner, which is part of no majority."""
 
 
 class Heartbeat(Struct, frozen=True):
@@ -194,6 +198,8 @@ class HeartbeatAnswer(Struct, frozen=True):
     durable: int
     able: bool = True
     """Whether the follower would take the lead if it were handed over."""
+    counts: bool = True
+    """False of a learner, as in `AppendAnswer`."""
 
 
 class Vote(Struct, frozen=True):
@@ -291,6 +297,15 @@ class Linked(Struct, frozen=True):
     now: int
 
 
+class Met(Struct, frozen=True):
+    """A peer introduced itself, and says its term."""
+
+    peer: MemberId
+    term: int
+    lost: bool
+    """Whether the peer knows that this member had lost its log and was let in again."""
+
+
 class Saved(Struct, frozen=True):
     """The ballot is on disk, and so is the name of its file."""
 
@@ -372,6 +387,7 @@ Event = (
     Tick
     | Received
     | Linked
+    | Met
     | Saved
     | Durable
     | CutDone
@@ -408,6 +424,8 @@ class Effects(Struct, frozen=True):
     commit: Point | None = None
     doubt_over: bool = False
     """The log has reached a leader's commit index: the note of a doubtful recovery is no longer needed."""
+    readmitted: bool = False
+    """This member had lost its log, and votes from now on: to be noted, so that it is no learner in its next life."""
     done: tuple[tuple[int, TransferResult], ...] = ()
     """(token, outcome) of transfers that were asked for."""
     reads: tuple[tuple[int, bool], ...] = ()

@@ -341,6 +341,13 @@ class LedgerTransferHeader(msgspec.Struct, rename="camel"):
     """The member that is to lead; empty: the one that lacks least."""
 
 
+class LedgerReadmitHeader(msgspec.Struct, rename="camel"):
+    """The header of code 30042."""
+
+    id: str
+    """The member that lost its log."""
+
+
 class KvHeader(msgspec.Struct, rename="camel"):
     """The header of codes 30100 to 30103: the region, and the epoch of its cut as the client knows it."""
 

@@ -21,6 +21,7 @@ import msgspec
 
 from store.io.disk import Disk
 from store.log.commitlog import StoreDamaged
+from store.log.remedy import REFILL
 
 _T = TypeVar("_T")
 _REMEDY = (
@@ -131,6 +132,5 @@ class LedgerFiles:
             return msgspec.json.decode(data, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
             raise StoreDamaged(
-                f"{self.notes / name} cannot be read ({exc}): restore it, or take this member's store away and have it "
-                "filled by the others"
+                f"{self.notes / name} cannot be read ({exc}): restore it, or {REFILL}"
             ) from exc

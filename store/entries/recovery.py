@@ -27,6 +27,7 @@ from store.entries.files import NOTHING, LedgerFiles, LogPoint, TermRow
 from store.entries.term_record import term_is_vouched_for
 from store.io.disk import Disk
 from store.log.commitlog import CommitLog, StoreDamaged
+from store.log.remedy import REFILL
 from store.recovery.record_scan import NoRecord, ScannedRecord, scan_entry, scan_record
 from store.recovery.scan import candidates, cut
 
@@ -65,7 +66,7 @@ def recover(log: CommitLog, files: LedgerFiles, tails: Path, disk: Disk) -> Foun
     if commit[0] >= 0 and (not log.segments or commit[2] > log.segments[-1].end_offset):
         raise StoreDamaged(
             f"{log.directory} ends before log offset {commit[2]}, through which entries are committed (entry "
-            f"{commit[0]}). Nothing was changed. Put the missing files back, or have this member filled by the others"
+            f"{commit[0]}). Nothing was changed. Put the missing files back, or {REFILL}"
         )
     end, stopped_at = _walk(log, commit, rows)
     doubt = files.load_point("doubt")

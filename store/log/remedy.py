@@ -7,10 +7,11 @@ from typing import Final
 
 from store.log.placing import Placing
 
-COPY_OF_A_MEMBER: Final = (
-    "stop another member, put a copy of its store in the place of this one (its log under this member's own dledger-ID "
-    "name, without `ropewalk/dledger/identity`), and start both"
+REFILL: Final = (
+    "move this member's store away, start it with an empty one, and have the others let it in by `ropewalk admin "
+    "dledger readmit ID` (docs/operate/dledger.md)"
 )
+"""The advice for a member whose log cannot be used: the leader has all of it."""
 
 
 def bytes_from_a_copy(placing: Placing, root: Path) -> str:
@@ -19,5 +20,5 @@ def bytes_from_a_copy(placing: Placing, root: Path) -> str:
     `root` is of a plain store: the log of a DLedger member is not repaired in place.
     """
     if placing.head_size:
-        return f"To have them from another member of the group, {COPY_OF_A_MEMBER}"
+        return f"To have them from another member of the group, {REFILL}"
     return f"`ropewalk store repair {root} --to COPY --from OTHER` takes them from a replica or a backup"

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from broker.settings.keys import KEYS
+from ropewalk.codes import ResponseCode
 from ropewalk.format.record import RECORD_SIZE_MIN
+from tests.broker.harness import InProcess, config_of
 from tests.support.processes import ROOT
 from tools.documents.commands import commands
 from tools.documents.metrics import families
 from tools.documents.sample import sample_broker
 
 PAGES = (
-    "adding-a-slave", "alerts", "backup", "dead-letters", "deploy", "hardening", "logs", "rolling-restart", "sizing",
+    "adding-a-slave", "alerts", "backup", "dead-letters", "deploy", "dledger", "hardening", "logs", "rolling-restart",
+    "sizing",
 )  # fmt: skip
 OTHERS = {"terminationGracePeriodSeconds"}
 """Names of that form which belong to other programs."""
@@ -60,3 +64,17 @@ def test_sizes_and_bounds_of_sizing_are_those_of_the_store() -> None:
     assert f"{RECORD_SIZE_MIN} bytes in the commit log" in text
     assert f"`diskMaxUsedSpaceRatio` ({KEYS['diskMaxUsedSpaceRatio'].default} %)" in text
     assert f"`fileReservedTime`, {KEYS['fileReservedTime'].default} hours" in text
+
+
+def test_a_slave_is_ready_and_the_pages_say_so(tmp_path: Path) -> None:
+    with InProcess(
+        config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="127.0.0.1:1")
+    ) as slave:
+        assert slave.broker.context.unready() == ()
+        assert slave.connect().send("T").code != ResponseCode.SUCCESS, "it takes no messages"
+    pages = {
+        page: " ".join((ROOT / f"docs/operate/{page}.md").read_text().split())
+        for page in ("deploy", "metrics")
+    }
+    assert "A slave or a follower that serves is healthy, although it takes no messages" in pages["deploy"]
+    assert "A slave answers 200 while it serves" in pages["metrics"]

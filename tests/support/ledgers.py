@@ -39,6 +39,7 @@ class MemoryDisk:
         self.segment_size = segment_size
         self.incarnation = incarnation
         self.known: dict[str, bytes] = {}
+        self.readmitted: set[str] = set()
 
 
 class MemoryStorage:
@@ -300,10 +301,15 @@ class Node:
             draw=self.rng.randbytes,
             wake=self.shell.wake,
             known=disk.known,
+            readmitted=disk.readmitted,
         )
-        self.ledger.on_met = disk.known.__setitem__
+        self.ledger.on_noted = self._note_peers
         self.port = self.shell.listen("127.0.0.1", addresses[id][1], self.ledger.accept)
         self.scope = trio.CancelScope()
+
+    def _note_peers(self) -> None:
+        self.disk.known = dict(self.ledger.peers.known)
+        self.disk.readmitted = set(self.ledger.peers.readmitted)
 
     def _post(self, callback: Callable[[], None]) -> None:
         self._due.append(callback)

@@ -22,7 +22,7 @@ app = typer.Typer(
     name="dledger",
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Groups that elect their leader (DLedger mode): look, and move the lead.",
+    help="Groups that elect their leader (DLedger mode): look, move the lead, let a member in that lost its disk.",
 )
 
 COLUMNS = (
@@ -67,17 +67,53 @@ def transfer(
     as_json: bool,
 ) -> None:
     """Have the leader hand over to another member. Nothing is lost; producers wait for some milliseconds."""
-    names = {each.member.broker_name for each in admin.ledger_status(broker=broker)}
-    if not names:
-        raise UsageError("no member of a DLedger group is registered")
-    if len(names) > 1:
-        raise UsageError(f"there are several groups: name the BROKER of one ({', '.join(sorted(names))})")
-    (name,) = names
+    name, _found = _one_group(admin, broker)
     leader = admin.transfer_lead(name, to or "")
     if as_json:
         print_json({"broker": name, "leader": leader})
     else:
         print(f"{leader} leads {name}")
+
+
+@command(app, "readmit")
+def readmit(
+    admin: Admin,
+    member: Annotated[str, typer.Argument(metavar="ID", help="The member that lost its disk, e.g. n2.")],
+    broker: SomeBroker = None,
+    *,
+    as_json: bool,
+) -> None:
+    """Let a member in that lost its disk. It learns the log from the leader, and votes when it has all of it.
+
+    Every other member has to let it in; repeat the command when one that did not answer is back. No message is lost by
+    it, whatever ID is given.
+    """
+    name, found = _one_group(admin, broker)
+    others = {other for each in found for other in each.members} - {member}
+    answers = admin.readmit(name, member)
+    answers |= {other: f"{other} does not answer" for other in others - answers.keys()}
+    refused = sorted((other, why) for other, why in answers.items() if why)
+    if as_json:
+        print_json({"broker": name, "member": member, "answers": answers})
+    else:
+        let_in = sorted(other for other, why in answers.items() if not why)
+        if let_in:
+            print(f"{', '.join(let_in)} let {member} in")
+        for _other, why in refused:
+            print(why)
+    if refused:
+        raise typer.Exit(1)
+
+
+def _one_group(admin: Admin, broker: str | None) -> tuple[str, tuple[LedgerStatus, ...]]:
+    """Return the group that is meant, and its members that answer. Raises `UsageError` where none or several are."""
+    found = admin.ledger_status(broker=broker)
+    names = {each.member.broker_name for each in found}
+    if not names:
+        raise UsageError("no member of a DLedger group is registered")
+    if len(names) > 1:
+        raise UsageError(f"there are several groups: name the BROKER of one ({', '.join(sorted(names))})")
+    return names.pop(), found
 
 
 def status_rows(found: tuple[LedgerStatus, ...]) -> list[tuple[object, ...]]:
@@ -127,11 +163,26 @@ def _state(each: LedgerStatus) -> str:
 
 def _place(each: LedgerStatus) -> str:
     if each.leads:
-        down = [peer.id for peer in each.peers if not peer.is_linked]
-        return "takes messages" + (f"; no link to {', '.join(down)}" if down else "")
+        down = [
+            f"{peer.id} ({peer.why})" if peer.why else peer.id for peer in each.peers if not peer.is_linked
+        ]
+        behind = [
+            f"; {peer.id} lacks what retention has removed" for peer in each.peers if peer.state == "SNAPSHOT"
+        ]
+        return "takes messages" + (f"; no link to {', '.join(down)}" if down else "") + "".join(behind)
+    if each.is_learner:
+        waits = f"; {', '.join(each.unmet)} must let it in too" if each.unmet else ""
+        return f"follows {each.leader or 'nobody'}, and does not vote before it has caught up{waits}"
     if each.role == "LEADER":
         return f"opens its term: {each.why}"
-    return f"follows {each.leader}" if each.leader else f"knows no leader: {each.why}"
+    if each.leader:
+        return f"follows {each.leader}"
+    parted: dict[str, list[str]] = {}
+    for peer in each.peers:
+        if peer.why and not peer.is_linked:
+            parted.setdefault(peer.why, []).append(peer.id)
+    words = "; ".join(f"no link to {', '.join(ids)} ({why})" for why, ids in parted.items())
+    return f"knows no leader: {words or each.why}"
 
 
 def _link(peer: LedgerPeerStatus) -> str:

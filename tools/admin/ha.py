@@ -142,7 +142,8 @@ def status_rows(group: Group) -> list[tuple[object, ...]]:
     for address, why in sorted(group.silent.items()):
         broker_id = {member.address: member.broker_id for member in group.members()}.get(address)
         nothing = (None,) * 6
-        rows.append((group.broker_name, broker_id, "unknown", address, *nothing, f"no answer: {why}"))
+        link = ha_operator.ELECTS if address in group.electing else f"no answer: {why}"
+        rows.append((group.broker_name, broker_id, "unknown", address, *nothing, link))
     return rows
 
 

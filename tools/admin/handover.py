@@ -66,6 +66,13 @@ WRITE_S = 2.0
 """How long a member may take to write to its disk what it promises: no longer than a phase, or a release would wait."""
 
 
+ELECTS = (
+    "elects its leader itself, as a DLedger group: `ropewalk admin dledger status` shows it, "
+    "`ropewalk admin dledger transfer` moves the lead"
+)
+"""Said of a group, or of a member, that nobody promotes."""
+
+
 class HandoverFailed(RopewalkError):
     """No other master: why, and what is so now."""
 
@@ -79,6 +86,8 @@ class Members:
 
     def __init__(self, secret: str = "", timeout: float = 1.0) -> None:
         self.timeout = timeout
+        self.electing: set[str] = set()
+        """The addresses of members of DLedger groups."""
         self._secret = secret
         self._links: dict[str, tuple[Connection, bytes]] = {}
         self._lock = threading.Lock()
@@ -125,7 +134,11 @@ class Members:
         link = Connection(address, self.timeout)
         answer = link.call(Command(RequestCode.ROPEWALK_CHALLENGE), self.timeout)
         if answer.code != ResponseCode.SUCCESS:
+            elects = link.call(Command(RequestCode.ROPEWALK_LEDGER_STATUS), self.timeout)
             link.close()
+            if elects.code == ResponseCode.SUCCESS:
+                self.electing.add(address)
+                raise Refusal(f"the group of {address} {ELECTS}")
             raise Refusal(f"{address} is no Ropewalk broker: it answered {answer.code}")
         found = link, decode_untrusted(Challenge, answer.body).challenge
         with self._lock:
@@ -175,6 +188,8 @@ class Group:
     """The members that did not answer, and why."""
     registered: dict[str, int] = field(default_factory=dict)
     """Address -> broker id, as the name server has it."""
+    electing: frozenset[str] = frozenset()
+    """The addresses of members of a DLedger group, whom nobody promotes."""
 
     def members(self) -> list[Member]:
         """Return all members, with the ids of the group's newest policy."""
@@ -216,6 +231,7 @@ def refresh_group(members: Members, group: Group) -> None:
             address: each for address, each in found.items() if each.broker_name == group.broker_name
         }
         group.silent |= silent
+        group.electing = frozenset(members.electing & group.silent.keys())
         for each in found.values():
             addresses |= {*each.policy.slaves.values(), each.master} - {""}
 
@@ -265,6 +281,8 @@ def hand_over(
 ) -> Report:
     """Carry one handover out. Raises `HandoverFailed`; the group is then as it was, or the text says what it is."""
     began = time.monotonic()
+    if group.electing:
+        raise HandoverFailed(f"{group.broker_name} {ELECTS}")
     master = master_of(group)
     if target:
         target = _slave_at(group, target)

@@ -284,7 +284,11 @@ def hint_for(exc: RopewalkError) -> str | None:
     if isinstance(exc, NoNameServer):
         return "start one with `ropewalk namesrv` or `ropewalk broker`, or name another one with -n HOST:PORT"
     if isinstance(exc, NoMaster):
-        return "a group elects its leader within seconds: `ropewalk admin ha status` shows the members that are there"
+        group = exc.brokers[0] if len(exc.brokers) == 1 else "GROUP"
+        return (
+            f"a slave becomes the master by `ropewalk admin ha failover {group}`, if the master is gone for good; a "
+            "DLedger group elects its leader by itself, within seconds (`ropewalk admin dledger status`)"
+        )
     if isinstance(exc, Unreachable):
         return "the name server knows this broker, but it cannot be reached from here: is it still running?"
     if exc.code == ResponseCode.TOPIC_NOT_EXIST:

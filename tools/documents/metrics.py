@@ -26,7 +26,8 @@ and its log tell which. They may swap when both start again, so give a port to e
 was set is never left for another.
 
 `/livez` answers 200 while the broker's loop turns. `/readyz` answers 200 while messages are taken, and 503 with the
-reasons in words otherwise: a full disk, too few slaves, a broker that starts or stops.
+reasons in words otherwise: a full disk, too few slaves, a broker that starts or stops. A slave answers 200 while it
+serves, and a follower of a DLedger group while it knows a leader: they take no messages by their role.
 
 A family is cut at {SERIES_MAX:_} series, and `ropewalk_metrics_left_out` then counts what is missing. A broker that is
 not scraped counts nothing for it.

@@ -307,7 +307,7 @@ def queues_to_write(
         if chosen or not away:
             return choose_queues(route.write_queues(), topic, queue_id, broker)
         if left <= 0:
-            raise NoMaster(f"topic {topic}: broker {', '.join(away)} has no master at the moment")
+            raise NoMaster(f"topic {topic}: broker {', '.join(away)} has no master at the moment", away)
         time.sleep(min(pause_s, left))
         pause_s = min(pause_s * 2, PAUSE_MAX_S)
         client.forget_routes()

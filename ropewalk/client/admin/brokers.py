@@ -18,11 +18,12 @@ from ropewalk.client.admin.results import (
 )
 from ropewalk.client.core.steps import Steps, answer_header
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import LocalProtocolError, Rejected
+from ropewalk.errors import LocalProtocolError, Refused, Rejected
 from ropewalk.format.headers import (
     AddPermResponseHeader,
     BrokerNameHeader,
     BrokerStatsHeader,
+    LedgerReadmitHeader,
     LedgerTransferHeader,
     SinkHeader,
     WipePermResponseHeader,
@@ -163,6 +164,31 @@ class AdminCore(MessageSteps):
         header = LedgerTransferHeader(to)
         answer = yield from self.ask(leader.member.address, RequestCode.ROPEWALK_LEDGER_TRANSFER, header)
         return answer.ext.get("leader", "")
+
+    def readmit(self, broker: str, id: str) -> Steps[dict[str, str]]:
+        """Have the members of a broker's DLedger group let one in that lost its log; it learns before it votes.
+
+        Returns by member how it answered: "" where it lets it in. Members that are not asked because they do not
+        answer are those of `skipped`. Raises `Rejected` where the group has no such member.
+        """
+        found = yield from self.ledger_status(broker=broker)
+        members = sorted({member for each in found for member in each.members})
+        if id not in members:
+            raise Rejected(
+                f"{id} is no member of {broker}; its members are {', '.join(members) or 'unknown'}"
+            )
+        answers: dict[str, str] = {}
+        for each in found:
+            if each.id == id:
+                continue
+            try:
+                yield from self.ask(
+                    each.member.address, RequestCode.ROPEWALK_LEDGER_READMIT, LedgerReadmitHeader(id)
+                )
+                answers[each.id] = ""
+            except Refused as refused:
+                answers[each.id] = str(refused)
+        return answers
 
     def name_server_config(self) -> Steps[dict[str, dict[str, str]]]:
         """Return the settings of each name server."""

@@ -395,4 +395,4 @@ def _named(masters: Iterable[BrokerMember], broker_name: str) -> BrokerMember:
     for member in masters:
         if member.broker_name == broker_name:
             return member
-    raise NoMaster(f"the name server knows no master of broker {broker_name}")
+    raise NoMaster(f"the name server knows no master of broker {broker_name}", [broker_name])

@@ -133,12 +133,16 @@ class LedgerPeerStatus:
     address: str
     is_linked: bool
     """Whether both links are up."""
+    state: str
+    """Of the leader's dispatcher: PROBE, REPLICATE, or SNAPSHOT for one that lacks what retention has removed."""
     heard_ms: int
     """How long ago it was heard; -1: never."""
     match: int
     """The index through which the leader knows it to have the log on its disk; -1 where it does not know."""
     why: str
     """The reason why a link is down."""
+    counts: bool
+    """False of a member that lost its log and has not caught up, as the leader knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,10 @@ class LedgerStatus:
     elections: int
     """How often it became the leader since it started."""
     peers: tuple[LedgerPeerStatus, ...]
+    is_learner: bool
+    """Whether it lost its log, and does not vote before it has caught up."""
+    unmet: tuple[str, ...]
+    """The members that have still to let this learner in."""
     stuck: bool
     """Whether its disk has no room for its log: it cannot lead."""
 
@@ -195,12 +203,16 @@ def read_ledger_status(member: BrokerMember, document: Document) -> LedgerStatus
                 str(peer["id"]),
                 str(peer["address"]),
                 bool(peer["control"]) and bool(peer["data"]),
+                str(peer["state"]),
                 int(peer["heard_ms"]),
                 int(peer["match"]),
                 str(peer["why"]),
+                bool(peer["counts"]),
             )
             for peer in document["peers"]
         ),
+        bool(document["is_learner"]),
+        tuple(map(str, document["unmet"])),
         bool(document.get("stuck", False)),
     )
 

@@ -160,5 +160,6 @@ class AsyncAdmin:
     sinks = _held(AdminCore.sinks)
     ledger_status = _held(AdminCore.ledger_status)
     transfer_lead = _held(AdminCore.transfer_lead)
+    readmit = _held(AdminCore.readmit)
     forget_sink = _held(AdminCore.forget_sink)
     name_server_config = _held(AdminCore.name_server_config)

@@ -193,7 +193,9 @@ class Client:
         queue = queue or self._next_queue(topic)
         broker = self.write_route(topic).brokers.get(queue.broker_name)
         if broker is None or broker.master is None:
-            raise NoMaster(f"the name server knows no master of broker {queue.broker_name}")
+            raise NoMaster(
+                f"the name server knows no master of broker {queue.broker_name}", [queue.broker_name]
+            )
         connection = self._connection(broker.master)
         now_ms = time.time_ns() // 1_000_000
         unique_keys = tuple(self._unique_keys.next() for _ in messages)

@@ -16,7 +16,7 @@ The core reads no clock and no socket. Time limits and the order of writes belon
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ropewalk.codes import FrameFlag, ResponseCode
@@ -33,6 +33,11 @@ class Unreachable(RopewalkError):
 
 class NoMaster(Unreachable):
     """A broker set has no master at the moment: its leader died, or it restarts."""
+
+    def __init__(self, message: str, brokers: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.brokers = tuple(brokers)
+        """The names of the broker sets."""
 
 
 class NotOpen(Unreachable):

@@ -150,7 +150,7 @@ class Directory:
                 f"the name server knows no broker {broker_name} for topic {topic}: it knows {there}"
             )
         if broker is None or broker.master is None:
-            raise NoMaster(f"the name server knows no master of broker {broker_name}")
+            raise NoMaster(f"the name server knows no master of broker {broker_name}", [broker_name])
         return broker.master
 
     def member_of(self, topic: str, queue: Queue, preferred_id: int = MASTER_ID) -> str:

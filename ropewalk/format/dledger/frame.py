@@ -22,7 +22,7 @@ An APPEND has the entries as they stand in the log for its body, and may have no
 base of the next segment; the receiver knows where that is, because HELLO has compared the sizes. A FORWARD has a
 client's request that only the leader may answer, in a frame of RocketMQ's, and its answer has the leader's. No other
 kind has a body. Flags are ROLLED of an APPEND, OK of its answer, PRE and TRANSFER of votes, UNABLE of a
-HEARTBEAT_ANSWER. Unused numbers are 0.
+HEARTBEAT_ANSWER, LEARNER of both answers. Unused numbers are 0.
 
 A head is judged before its body arrives: a size that would be refused anyway must not be buffered first.
 """
@@ -74,12 +74,14 @@ PRE: Final = 1
 TRANSFER: Final = 2
 UNABLE: Final = 1
 """The follower would not take the lead now."""
+LEARNER: Final = 2
+"""The follower is part of no majority: it lost its log and has not caught up."""
 
 _FLAGS: Final = {
     Kind.APPEND: ROLLED,
-    Kind.APPEND_ANSWER: OK,
+    Kind.APPEND_ANSWER: OK | LEARNER,
     Kind.HEARTBEAT: 0,
-    Kind.HEARTBEAT_ANSWER: UNABLE,
+    Kind.HEARTBEAT_ANSWER: UNABLE | LEARNER,
     Kind.VOTE: PRE | TRANSFER,
     Kind.VOTE_ANSWER: PRE,
     Kind.PING: 0,

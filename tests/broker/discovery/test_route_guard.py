@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from broker.announcement import shown_name_servers
 from broker.discovery import registrar as registrar_module
 from broker.discovery.registrar import Registrar
 from broker.discovery.route_guard import Occupant, RouteGuard, rival
@@ -21,6 +22,7 @@ from ropewalk.format.remoting import Command
 from tests.broker.discovery.neighbours import IDENTITY, Neighbour, table
 from tests.broker.harness import send_ext
 from tests.support.brokers import address_of, ask, broker, fails, name_server
+from tests.support.ports import free_ports
 from tests.support.waiting import until_async
 
 FRESH = RoleRecord(ASYNC_MASTER, 0)
@@ -142,3 +144,15 @@ def test_a_throw_away_broker_does_not_take_the_place_of_a_living_one(tmp_path: P
         ):
             sent = ask(connection, RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x")
             assert sent.code == 0, "it started again, on another port"
+
+
+def test_the_ready_line_says_which_name_servers_are_not_reached(tmp_path: Path) -> None:
+    (away,) = (f"127.0.0.1:{port}" for port in free_ports(1))
+    with (
+        name_server(tmp_path) as there,
+        broker(tmp_path, "-n", f"{away};{there}", "--set", "listenPort=0") as found,
+    ):
+        assert found.ready["namesrv"] == f"{away};{there}" and found.ready["namesrvSilent"] == [away]
+    assert shown_name_servers((away, there), (away,)) == (
+        f"{away} (NOT REACHED: clients that ask it do not find this broker);{there}"
+    )

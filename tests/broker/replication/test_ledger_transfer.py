@@ -56,7 +56,10 @@ def test_a_leader_that_hands_over_refuses_messages_with_a_code_that_producers_re
 
 @pytest.mark.parametrize(
     ("to", "words"),
-    [("n9", "UNKNOWN_MEMBER: n9 is no member"), ("n1", "UNREACHABLE")],
+    [
+        ("n9", "UNKNOWN_MEMBER: n9 is no member of this group; its members are n0, n1, n2"),
+        ("n1", "UNREACHABLE"),
+    ],
     ids=["unknown", "away"],
 )
 def test_a_transfer_that_cannot_be_is_refused_in_words_and_the_leader_goes_on(

@@ -57,13 +57,17 @@ class Side:
         others: tuple[MemberId, ...] = ("n0",),
         known: dict[MemberId, bytes] | None = None,
         on_received: Callable[[Message], None] = lambda message: None,
+        readmitted: tuple[MemberId, ...] = (),
     ) -> None:
         self.now = 0
         self.news: list[tuple[object, ...]] = []
+        self.met_terms: list[tuple[MemberId, int, bool]] = []
+        self.term = 7
+        self.times_noted = 0
         self._on_received = on_received
         draw = random.Random(me.id).randbytes
         addresses = {id: f"host-{id}:1" for id in others}
-        self.peers = Peers(me, addresses, known or {}, self, lambda: self.now, draw)
+        self.peers = Peers(me, addresses, known or {}, readmitted, self, lambda: self.now, draw)
 
     def linked(self, peer: MemberId, number: int, kind: Link, up: bool) -> None:
         self.news.append((peer, number, kind, up))
@@ -74,8 +78,11 @@ class Side:
     def forwarded(self, link: PeerLink, kind: Kind, number: int, body: bytes) -> None:
         self.news.append((link.peer, kind, number, body))
 
-    def met(self, peer: MemberId, incarnation: bytes) -> None:
-        self.news.append(("met", peer, incarnation))
+    def met(self, peer: MemberId, term: int, lost: bool) -> None:
+        self.met_terms.append((peer, term, lost))
+
+    def noted(self) -> None:
+        self.times_noted += 1
 
 
 def connect(
@@ -120,8 +127,10 @@ def test_two_members_introduce_themselves_and_both_cores_hear_of_the_link(
     dialer, acceptor = Side(changed(ME, secret=secret)), Side(changed(PEER, secret=secret), ("n1",))
     dialed, accepted = connect(dialer, acceptor, kind, piece=piece)
     assert dialed.is_up and accepted.is_up
-    assert dialer.news == [("met", "n0", b"0" * 16), ("n0", 1, kind, True)]
-    assert acceptor.news == [("met", "n1", b"1" * 16), ("n1", 1, kind, True)]
+    assert dialer.news == [("n0", 1, kind, True)] and acceptor.news == [("n1", 1, kind, True)]
+    assert dialer.peers.known == {"n0": b"0" * 16} and acceptor.peers.known == {"n1": b"1" * 16}
+    assert dialer.met_terms == [("n0", 7, False)] and acceptor.met_terms == [("n1", 7, False)]
+    assert dialer.times_noted == acceptor.times_noted == 1
 
 
 REFUSED = {
@@ -334,7 +343,7 @@ def test_a_newer_connection_takes_the_place_of_the_one_before() -> None:
     dialer, acceptor = Side(ME), Side(PEER, ("n1",))
     _one, first = connect(dialer, acceptor)
     _two, second = connect(dialer, acceptor)
-    assert acceptor.news[1:] == [
+    assert acceptor.news == [
         ("n1", 1, Link.CONTROL, True),
         ("n1", 1, Link.CONTROL, False),
         ("n1", 2, Link.CONTROL, True),

@@ -35,6 +35,8 @@ MESSAGES: list[Message] = [
     Heartbeat(7, 41, 123),
     HeartbeatAnswer(7, 123, 44, 41),
     HeartbeatAnswer(7, 123, 44, 41, able=False),
+    HeartbeatAnswer(7, 123, 44, 41, counts=False),
+    AppendAnswer(7, True, -1, 41, 44, -1, counts=False),
     TakeLead(7),
     Read(7, 12),
     ReadAnswer(7, 12, 41),
@@ -58,7 +60,7 @@ def test_a_message_comes_back_as_it_was(message: Message) -> None:
     "frame",
     [
         Frame(Kind.HEARTBEAT, 0, 0, 0, (-1, 0, 0, 0, 0, 0)),
-        Frame(Kind.VOTE_ANSWER, 0, 0, 13, (1, 0, 0, 0, 0, 0)),
+        Frame(Kind.VOTE_ANSWER, 0, 0, 14, (1, 0, 0, 0, 0, 0)),
         Frame(Kind.APPEND, 0, 0, 0, (1, -1, 3, 0, 0, 0)),
         Frame(Kind.APPEND, 0, 0, 0, (1, 3, -1, 0, 0, 0)),
         Frame(Kind.APPEND, 0, 0, 0, (1, 3, 1, -1, 0, 0)),

@@ -9,6 +9,7 @@ import pytest
 from ha.raft.draft import Draft
 from ha.raft.election import Campaign, Election
 from ha.raft.log_state import LogState
+from ha.raft.quorum import Readmission
 from ha.raft.terms import TermTable
 from ha.raft.types import Ballot, Config, Point, Role, Settings, Vote, VoteAnswer, VoteResult
 
@@ -20,7 +21,14 @@ TERM = 6
 def voter(
     *, vote: str = "", leader: str | None = None, heard: bool = False, doubt: Point | None = None
 ) -> Election:
-    election = Election("n0", Config(("n0", "n1", "n2")), Settings(), Ballot(TERM, vote), doubt)
+    election = Election(
+        "n0",
+        Config(("n0", "n1", "n2")),
+        Settings(),
+        Ballot(TERM, vote),
+        doubt,
+        Readmission(("n1", "n2"), False),
+    )
     election.now = 10_000
     if leader is not None:
         election.role, election.leader = Role.FOLLOWER, leader

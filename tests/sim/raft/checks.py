@@ -86,6 +86,10 @@ class Checks:
                 f"I6: {member.id} votes for {candidate} and {self.votes[member.id, term]} in term {term}"
             )
 
+    def lost_ballot(self, member: Member) -> None:
+        """Forget the votes of a member that lost its disk: of a term that has a leader, another vote elects nobody."""
+        self.votes = {key: vote for key, vote in self.votes.items() if key[0] != member.id}
+
     def _leads(self, member: Member, term: int) -> None:
         if self.leaders.setdefault(term, member.id) != member.id:
             raise Broken(f"I6: {member.id} and {self.leaders[term]} lead term {term}")

@@ -124,6 +124,8 @@ class ModelLog:
         """`ballot` is what the name in the directory says; this, once the directory was synced."""
         self.written = NOTHING
         """The commit index that was written down, and the bound below which nothing was ever lost."""
+        self.readmitted = False
+        """Whether this log, begun after another one was lost, has caught up."""
         self.doubt: Point | None = None
         self.lost: set[Entry] = set()
         """Entries that were on disk until damage came before them. This member's doubt speaks for it."""

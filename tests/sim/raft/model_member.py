@@ -15,6 +15,7 @@ from ha.raft.types import (
     Fetched,
     MemberId,
     Message,
+    Point,
     Received,
     Tick,
 )
@@ -51,8 +52,18 @@ class ModelMember(Member):
             end=found.end,
             commit=found.commit,
             doubt=found.doubt,
+            readmitted=self.log.readmitted,
         )
         return True
+
+    def lose_log(self) -> None:
+        """Lose all that is on disk. What was there was there: an entry may be committed for its sake."""
+        before, self.log = self.log, ModelLog(self.world.chance, self._post, self._later)
+        self.log.lost = before.lost | {entry for entry in before.platter if entry is not None}
+        self.log.hiccups, self.log.flush_ms = before.hiccups, before.flush_ms
+
+    def rests(self, end: Point) -> bool:
+        return super().rests(end) and self.core is not None and not self.core.readmission.is_learner
 
     def ticked(self, late: int) -> None:
         self.step(Tick(self.now(), late, self.world.chance.random()))
@@ -95,14 +106,27 @@ class ModelMember(Member):
             world.at(world.time + world.chance.uniform(0.2, 3), self.fetch, self.life, peer, index, size)
         if effects.doubt_over:
             log.doubt = None
+        if effects.readmitted:
+            log.readmitted = True
+            world.readmissions += 1
         world.checks.after(self, effects, world.members)
         world.outcomes.update(effects.done)
         for token, ok in effects.reads:
             world.read(self, token, ok)
         if effects.open_term is not None:
-            self.append([world.payload_number()])
+            self.open_term(self.life, core.term)
         elif effects.commit is not None and core.term_first > core.applied.index:
             world.at(world.time + 1, self.deliver, self.life, Applied(effects.commit))
+
+    def open_term(self, life: int, term: int) -> None:
+        """Append the record that opens a term, as soon as there is room: the disk may be full, unheard of yet."""
+        core = self.core
+        if core is None or life != self.life or not self.is_leader or core.term != term:
+            return
+        if self.log.accepts:
+            self.append([self.world.payload_number()])
+        else:
+            self.world.at(self.world.time + 5, self.open_term, life, term)
 
     def append(self, payloads: list[int]) -> None:
         assert self.core is not None

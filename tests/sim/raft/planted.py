@@ -16,6 +16,8 @@ BUGS = {
     "raft-higher-term-in-answer-ignored": 220,
     "raft-lateness-is-silence": 0,
     "raft-leader-before-flush": 0,
+    "raft-learner-lacks-entries": 280,
+    "raft-lost-log-votes": 0,
     "raft-old-link-counts": 150,
     "raft-older-terms-counted": 0,
     "raft-pre-vote-raises-term": 0,
@@ -43,6 +45,9 @@ STORE_BUGS = {
     "raft-uncommitted-shown": 0,
 }
 """Planted bugs of the shipped log and store, which only lives with `StoreMember` can find."""
+
+LOST_LOG_BUGS = ("raft-learner-lacks-entries", "raft-lost-log-votes")
+"""Those of `BUGS` that only lives in which members lose their logs can find."""
 
 SEEDS = 2000
 """Where a change of the core gives all seeds other lives, this makes a test longer and not red."""

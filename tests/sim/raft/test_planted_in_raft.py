@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.sim.raft.planted import BUGS, SEEDS, STORE_BUGS
+from tests.sim.raft.planted import BUGS, LOST_LOG_BUGS, SEEDS, STORE_BUGS
 from tests.support.processes import checkout_environment
 
 
@@ -16,7 +16,7 @@ def test_the_simulation_finds_the_bug(name: str, long_run: bool) -> None:
     first = 0 if long_run else {**BUGS, **STORE_BUGS}[name]
     command = [sys.executable, "-m", "tests.sim.raft", "--bug", name]
     command += ["--first", str(first), "--seeds", str(SEEDS)]
-    command += ["--store"] if name in STORE_BUGS else []
+    command += ["--store"] if name in STORE_BUGS else ["--lost-logs"] if name in LOST_LOG_BUGS else []
     done = subprocess.run(
         command, env=checkout_environment(), capture_output=True, text=True, timeout=600, check=False
     )

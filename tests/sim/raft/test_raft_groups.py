@@ -11,6 +11,7 @@ from tests.sim.raft.store_member import StoreMember
 from tests.sim.raft.world import run
 
 SEEDS, SEEDS_LONG = 2_000, 40_000
+LOST_LOG_SEEDS = 400
 PARTS = 10
 STORE_EVERY = 8
 """One life in so many has members with the shipped shell and store: it costs five times as much."""
@@ -34,6 +35,18 @@ def test_no_promise_is_broken_by_any_fault(part: int, long_run: bool, quiet_log:
             run(seed)
         else:
             run(seed, make_member=StoreMember)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_promise_is_broken_where_members_lose_their_disks_and_are_let_in_again(
+    part: int, long_run: bool
+) -> None:
+    """A failing seed is seen again with `python -m tests.sim.raft --lost-logs --seed N`."""
+    count = (SEEDS_LONG // 4 if long_run else LOST_LOG_SEEDS) // PARTS
+    lives = [run(seed, loses_logs=True) for seed in range(part * count, (part + 1) * count)]
+    assert sum(life.readmissions for life in lives) > count // 2, (
+        "a world in which no disk is lost shows nothing"
+    )
 
 
 def test_one_seed_tells_one_story_with_stores_too(quiet_log: None) -> None:

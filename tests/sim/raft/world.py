@@ -5,7 +5,8 @@
     quiet    one follower after the other stalls or is cut off, and comes back: nobody loses the lead over it
 
 In every fourth life over a model the lead is handed over, too, and in half of these one member is preferred. In another
-fourth leaders read by lease.
+fourth leaders read by lease. In lives that are asked for (`loses_logs`), a member's disk is lost now and then; the
+others are told one after the other.
 
 Which faults a life has is drawn for each seed. A member is a core over a model of its log (`ModelMember`), or the
 shipped shell and store over a disk that forgets (`StoreMember`).
@@ -29,6 +30,7 @@ from ha.raft.types import (
     Linked,
     MemberId,
     Message,
+    Met,
     ReadAsked,
     Settings,
     Stuck,
@@ -53,9 +55,19 @@ class World:
     """One life of a group."""
 
     def __init__(
-        self, seed: int, verbose: bool = False, make_member: Callable[[World, MemberId], Member] = ModelMember
+        self,
+        seed: int,
+        verbose: bool = False,
+        make_member: Callable[[World, MemberId], Member] = ModelMember,
+        loses_logs: bool = False,
     ) -> None:
         self.seed = seed
+        self.loses_logs = loses_logs
+        self.readmissions = 0
+        self._incarnations: dict[MemberId, int] = {}
+        """How often each member has lost its log."""
+        self._told_of: dict[tuple[MemberId, MemberId], int] = {}
+        """By (who, of whom): the loss after which a member was let in."""
         self.chance = random.Random(seed)
         self.time = 0.0
         self.events = 0
@@ -84,6 +96,8 @@ class World:
         self.kinds = [kind for kind in FAULTS if self.chance.random() < share]
         if self.hands_over:
             self.kinds.append("transfer")
+        if loses_logs:
+            self.kinds += ["lost log"] * (1 + len(self.kinds) // 3)
         self.is_storm = True
         self.contents: dict[tuple[int, int], bytes] = {}
         """By (index, term): the bytes of an entry, where members have a store."""
@@ -128,11 +142,54 @@ class World:
 
     def link(self, one: Member, other: Member, kind: Link) -> None:
         """Connect two members anew. What is on its way on the old connection arrives, with its old number."""
+        if not (self._lets_in(one, other) and self._lets_in(other, one)):
+            return
         self._last_link += 1
         for here, there in ((one, other), (other, one)):
             here.links[there.id, kind] = self._last_link
+            if self.loses_logs and there.core is not None:
+                met = Met(there.id, there.core.term, self._told_of.get((there.id, here.id), 0) > 0)
+                self.at(self.time + 1, here.deliver, here.life, met)
             event = Linked(there.id, self._last_link, kind, True, here.now())
             self.at(self.time + 1, here.deliver, here.life, event)
+
+    def _lets_in(self, one: Member, other: Member) -> bool:
+        """Tell whether `one` knows the log that `other` has now."""
+        return self._told_of.get((one.id, other.id), 0) == self._incarnations.get(other.id, 0)
+
+    def _lose_log(self, member: Member) -> None:
+        """Lose a member's disk, while the others can spare it; start it empty, and have them told one by one."""
+        others = [each for each in self.members.values() if each is not member]
+        learners = self._learners()
+        spare = len(self.ids) - self.checks.quorum - len(learners)
+        copies = sum(self._has_all(each) for each in others if each not in learners)
+        if spare < 1 or copies < self.checks.quorum - 1 or not isinstance(member, ModelMember):
+            return
+        if any(each.core is None or each.core.election.doubt is not None for each in others):
+            return  # a doubt ends by the answers of all voters, one of which would know nothing
+        if member.core is not None:
+            member.die(True)
+        member.lose_log()
+        self.checks.lost_ballot(member)
+        self._incarnations[member.id] = self._incarnations.get(member.id, 0) + 1
+        self.at(self.time + self.chance.random() * 600, self.restart, member)
+        for other in others:
+            self.at(self.time + self.chance.random() * 1500, self._tell_of, other, member)
+
+    def _learners(self) -> list[Member]:
+        """Return the members that lost their logs and do not vote yet."""
+        return [
+            each
+            for each in self.members.values()
+            if self._incarnations.get(each.id) and isinstance(each, ModelMember) and not each.log.readmitted
+        ]
+
+    def _tell_of(self, one: Member, other: Member) -> None:
+        """Have `one` let in the log that `other` has now."""
+        if not self._lets_in(one, other):
+            self._told_of[one.id, other.id] = self._incarnations[other.id]
+            for kind in Link:
+                self._again(one, other, kind)
 
     def unlinked(self, member: Member, peer: MemberId, kind: Link, number: int | None) -> None:
         if member.core is not None and number is not None and member.links.get((peer, kind)) == number:
@@ -257,6 +314,8 @@ class World:
         other = self.members[chance.choice(self.ids)]
         is_up = member.core is not None
         match kind:
+            case "power" | "all power" | "damage" if self.loses_logs and self._learners():
+                pass  # what leaves a doubt, which ends by the answers of all voters
             case "kill" | "power" if is_up:
                 if kind == "power" and member.log.lose_power_soon():
                     return
@@ -271,6 +330,8 @@ class World:
                     if each.core is not None:
                         each.die(True)
                         self.at(self.time + chance.random() * 400, self.restart, each)
+            case "lost log":
+                self._lose_log(member)
             case "damage" if not is_up:
                 self._damage(member)
             case "stall" if is_up:
@@ -321,7 +382,7 @@ class World:
 
     def _kill(self, member: Member, life: int) -> None:
         if member.life == life:
-            member.die(self.chance.random() < 0.5)
+            member.die(self.chance.random() < 0.5 and not (self.loses_logs and self._learners()))
             self.at(self.time + self.chance.random() * 600, self.restart, member)
 
     def _fill(self, member: Member, full: bool) -> None:
@@ -371,6 +432,9 @@ class World:
                 member.wake(member.life)
         for member in self.members.values():
             self.restart(member)
+        for one in self.members.values():
+            for other in self.members.values():
+                self._tell_of(one, other)
 
     def calm(self) -> None:
         """Let the group come to rest. Raises `Broken` if it does not."""
@@ -492,10 +556,13 @@ class World:
 
 
 def run(
-    seed: int, verbose: bool = False, make_member: Callable[[World, MemberId], Member] = ModelMember
+    seed: int,
+    verbose: bool = False,
+    make_member: Callable[[World, MemberId], Member] = ModelMember,
+    loses_logs: bool = False,
 ) -> World:
     """Live one life. Raises `Broken`, or the AssertionError of a core, with the seed in its notes."""
-    world = World(seed, verbose, make_member)
+    world = World(seed, verbose, make_member, loses_logs)
     try:
         for member in world.members.values():
             member.start()
@@ -517,7 +584,7 @@ def run(
         if world.chance.random() < 0.25:
             world.quiet()
     except AssertionError as failure:
-        store = " --store" if make_member is not ModelMember else ""
+        store = " --store" if make_member is not ModelMember else " --lost-logs" if loses_logs else ""
         failure.add_note(
             f"python -m tests.sim.raft --seed {seed}{store}   (faults: {', '.join(world.kinds)}; {world.time:.0f} ms)"
         )

@@ -12,7 +12,16 @@ from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.remoting import Command
 from tests.support.clocks import Clock
 from tools.admin.ha import COLUMNS, Watcher, status_rows
-from tools.admin.handover import Group, HandoverFailed, Members, _closest, _slave_at, at_risk, hand_over
+from tools.admin.handover import (
+    Group,
+    HandoverFailed,
+    Members,
+    _closest,
+    _slave_at,
+    at_risk,
+    hand_over,
+    refresh_group,
+)
 from tools.common.output import UsageError
 
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
@@ -120,6 +129,40 @@ def test_a_switch_goes_to_the_slave_that_has_most() -> None:
     assert _closest(group(master, member(B, end=90), member(C, end=95)), master) == C
     assert _closest(group(master, member(B, end=90, log_epoch=2), member(C, end=95)), master) == B
     assert _closest(group(master, member(B), member(C)), master) == B, "the lowest id among equals"
+
+
+class Electing:
+    """A connection to a member of a DLedger group."""
+
+    closed = False
+
+    def __init__(self, address: str, timeout: float) -> None:
+        pass
+
+    def call(self, command: Command, timeout: float) -> Command:
+        is_known = command.code == RequestCode.ROPEWALK_LEDGER_STATUS
+        return command.reply(
+            ResponseCode.SUCCESS if is_known else ResponseCode.REQUEST_CODE_NOT_SUPPORTED, body=b"{}"
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_group_that_elects_its_leader_is_told_from_one_that_is_no_ropewalk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tools.admin.handover.Connection", Electing)
+    with Members() as members:
+        electing = Group("c", "a", registered={A: 0, B: 1})
+        refresh_group(members, electing)
+        links = [row[-1] for row in status_rows(electing)]
+        assert len(links) == 2 and all("`ropewalk admin dledger status`" in str(link) for link in links)
+        for kind in HandoverKind:
+            with pytest.raises(
+                HandoverFailed, match=r"a elects its leader itself.*`ropewalk admin dledger transfer`"
+            ):
+                hand_over(members, electing, kind, "me")
 
 
 class SlowDisk:

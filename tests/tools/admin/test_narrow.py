@@ -22,7 +22,10 @@ LONG_FACT = rf"\w[\w ]*?  .{{{output.WHOLE_CELL + 1},}}"
 WITHOUT_TABLE = {
     f"ha {name}": "acts on a group and tells its steps, a line each"
     for name in ("switch", "failover", "promote", "demote", "forget", "watch")
-} | {"sink forget": "says in a line at which brokers"}
+} | {
+    "sink forget": "says in a line at which brokers",
+    "dledger readmit": "says in a line which members have let it in",
+}
 
 
 def all_commands() -> dict[str, bool]:

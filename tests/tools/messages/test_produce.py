@@ -363,7 +363,10 @@ def test_a_group_that_stays_without_a_leader_is_told_in_words(
     elect(cluster, 999)
     ended = ropewalk("produce", "T", "x", "--timeout", "0.3")
     assert ended.status == 1 and "broker fake-broker has no master at the moment" in ended.errors
-    assert "elects its leader within seconds" in ended.errors
+    assert "`ropewalk admin ha failover fake-broker`" in ended.errors, (
+        "a slave is promoted by nobody but a person"
+    )
+    assert "a DLedger group elects its leader by itself, within seconds" in ended.errors
 
 
 @contextmanager

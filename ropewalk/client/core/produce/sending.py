@@ -676,7 +676,7 @@ def write_queues(topic: str, route: TopicRoute) -> tuple[Queue, ...]:
     """
     queues = route.write_queues()
     if not queues and (names := route.brokers_without_master()):
-        raise NoMaster(f"topic {topic}: broker {', '.join(names)} has no master at the moment")
+        raise NoMaster(f"topic {topic}: broker {', '.join(names)} has no master at the moment", names)
     return queues
 
 

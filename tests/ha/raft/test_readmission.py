@@ -1,0 +1,119 @@
+"""A member that lost its log: what it may say before it has caught up, and when it votes again."""
+
+from __future__ import annotations
+
+from ha.raft.node import RaftNode
+from ha.raft.types import Ballot, Config, Met, Role, Settings, VoteAnswer
+from tests.ha.raft.script import Script, ScriptedMember
+
+
+def losing(script: Script, id: str, *, told_by: tuple[str, ...] = ()) -> None:
+    """Have a member lose its log, and come back empty; these members tell it so, with the terms that they are in."""
+    script.crash(id)
+    script.members[id] = ScriptedMember(id)
+    for wire in script.wires:
+        if id in wire:
+            script.wires[wire].clear()
+    terms = {peer: script[peer].term for peer in told_by}
+    script.members[id].is_up = True
+    script.members[id].core = RaftNode(id, script.config, script.settings, ballot=Ballot(0))
+    for peer, term in terms.items():
+        script.step(id, Met(peer, term, True))
+    for peer in told_by:
+        script.link(id, peer)
+
+
+def group() -> Script:
+    script = Script()
+    script.elect("n0")
+    script.append("n0", 3)
+    script.settle()
+    return script
+
+
+def test_a_member_that_lost_its_log_grants_no_vote_and_asks_for_none() -> None:
+    script = group()
+    losing(script, "n2", told_by=("n0", "n1"))
+    script.crash("n0")
+    for _ in range(3):
+        script.wait(1000)
+        script.tick("n1")
+        script.tick("n2")
+        script.settle("n1", "n2")
+    assert script["n1"].role is Role.CANDIDATE, "its own vote is none of a majority"
+    assert script["n2"].readmission.is_learner and script["n2"].election.ballot.vote == ""
+
+
+def test_what_a_learner_has_on_its_disk_counts_for_nothing() -> None:
+    script = group()
+    losing(script, "n2", told_by=("n0",))
+    script.crash("n1")
+    before = script["n0"].log.commit.index
+    script.append("n0", 2)
+    script.settle("n0", "n2")
+    assert script["n2"].log.durable == script["n0"].log.end.index == script["n0"].dispatchers["n2"].match
+    assert script["n0"].log.commit.index == before, "n1 may lead a later term, of which n2 was a part"
+    for _ in range(15):
+        script.wait(100)
+        script.tick("n0")
+        script.settle("n0", "n2")
+    assert script["n0"].role is not Role.LEADER, "nor does it keep a leader in office"
+
+
+def test_a_learner_votes_once_it_has_what_is_committed_and_all_others_have_told_their_terms() -> None:
+    script = group()
+    losing(script, "n2", told_by=("n0",))
+    script.append("n0", 2)
+    script.settle()
+    learner = script["n2"]
+    assert learner.log.end == script["n0"].log.end, "it has everything"
+    assert learner.readmission.unmet == ("n1",) and learner.readmission.is_learner, "n1 has not let it in"
+    script.step("n2", Met("n1", script["n1"].term, True))
+    script.link("n2", "n1")
+    script.wait(200)
+    script.tick("n0")
+    script.settle()
+    assert not script["n2"].readmission.is_learner
+    script.crash("n0")
+    script.elect("n2", "n1", "n2")
+    assert script.terms("n2")[:5] == [1, 1, 1, 1, 1], "with its vote the group goes on, and has every message"
+
+
+def test_a_learner_takes_over_the_highest_term_that_it_is_told_so_that_an_older_leader_gets_nothing_of_it() -> (
+    None
+):
+    script = group()
+    script.unlink("n0", "n1")
+    script.unlink("n0", "n2")
+    script.elect("n1", "n1", "n2")
+    losing(script, "n2", told_by=("n0", "n1"))
+    assert script["n2"].term == script["n1"].term > script["n0"].term
+    before = script["n0"].log.commit.index
+    script.append("n0", 1)
+    script.settle("n0", "n2")
+    assert script["n0"].role is not Role.LEADER and script["n0"].log.commit.index == before
+
+
+def test_a_member_that_has_caught_up_once_is_no_learner_in_its_next_life() -> None:
+    config = Config(("n0", "n1", "n2"))
+    node = RaftNode("n2", config, Settings(), ballot=Ballot(3), readmitted=True)
+    node.step(Met("n0", 4, True))
+    assert not node.readmission.is_learner
+    fresh = RaftNode("n2", config, Settings(), ballot=Ballot(0))
+    fresh.step(Met("n0", 4, False))
+    assert not fresh.readmission.is_learner, "a member of a new group has lost nothing"
+
+
+def test_a_vote_that_waits_for_the_disk_does_not_leave_a_member_that_hears_that_it_lost_its_log() -> None:
+    script = Script()
+    for id in ("n0", "n1"):
+        script.wait(1000)
+        script.tick(id)
+    script.deliver("n1", "n2")
+    script.deliver("n2", "n1")
+    script.sync("n1")
+    script.deliver("n1", "n2")
+    script.step("n2", Met("n0", 0, True))
+    script.sync("n2")
+    granted = [message for message, _, _ in script.wires["n2", "n1"] if isinstance(message, VoteAnswer)]
+    assert not [answer for answer in granted if answer.result == 1 and not answer.pre]
