@@ -32,6 +32,7 @@ from store.log.commitlog import CommitLog, StoreDamaged
 from store.log.entry_writer import WrittenRun
 from store.log.placing import ENTRY
 from store.log.preallocate import Preallocator
+from store.log.remedy import REFILL
 from store.log.segment import Segment
 from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
 
@@ -207,9 +208,8 @@ class RegionStore:
             seen = scan_record(segment, 0) if segment is not None else NoRecord.BLANK
         if segment is None or not isinstance(seen, ScannedRecord):
             raise StoreDamaged(
-                f"there is no whole entry at offset {at} of the log in {self.log.directory}, which is committed: stop "
-                "this member, put a copy of another member's store in its place (under its own dledger-ID name), and "
-                "start it again"
+                f"there is no whole entry at offset {at} of the log in {self.log.directory}, which is committed: "
+                f"{REFILL}"
             )
         position = seen.offset - segment.base_offset
         head = decode_head(segment.map[position - HEAD_SIZE : position])

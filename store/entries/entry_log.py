@@ -33,6 +33,7 @@ from store.io.disk import Disk
 from store.io.workers import Completions, Worker
 from store.log.commitlog import CommitLog, StoreDamaged
 from store.log.entry_writer import EntryWriter, WrittenRun
+from store.log.remedy import REFILL
 from store.log.segment import Segment
 from store.write_back import unless_full
 
@@ -260,8 +261,7 @@ class EntryLog:
         if not is_whole:
             raise StoreDamaged(
                 f"entry {index} of the log in {self._log.directory}, or one just before it, is not what was written: "
-                "stop this member, put a copy of another member's store in its place (under its own dledger-ID name), "
-                "and start it again"
+                f"{REFILL}"
             )
 
     # -- what is done ------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ import typer
 
 from ropewalk.client.core.addresses import BadAddress
 from ropewalk.client.core.connection import NoMaster, Unreachable
+from ropewalk.client.core.routes import NOBODY_CREATES_IT
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, ProtocolError, RopewalkError, TryElsewhere, TryLater
 
@@ -291,6 +292,11 @@ def hint_for(exc: RopewalkError) -> str | None:
         )
     if isinstance(exc, Unreachable):
         return "the name server knows this broker, but it cannot be reached from here: is it still running?"
+    if exc.code == ResponseCode.TOPIC_NOT_EXIST and (exc.remark or "").endswith(NOBODY_CREATES_IT):
+        return (
+            "a broker registers when it is up, a DLedger group when it has a leader: `ropewalk admin broker list` "
+            "shows who is there; where autoCreateTopicEnable=false, `ropewalk admin topic create` makes topics"
+        )
     if exc.code == ResponseCode.TOPIC_NOT_EXIST:
         return "a topic is created by the first message: `ropewalk produce TOPIC MESSAGE`"
     if exc.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:

@@ -40,7 +40,14 @@ from ropewalk.client.core.messages import (
     send_request,
 )
 from ropewalk.client.core.produce.sending import write_queues
-from ropewalk.client.core.routes import DEFAULT_TOPIC, MASTER_ID, Queue, TopicRoute, parse_route
+from ropewalk.client.core.routes import (
+    DEFAULT_TOPIC,
+    MASTER_ID,
+    NOBODY_CREATES_IT,
+    Queue,
+    TopicRoute,
+    parse_route,
+)
 from ropewalk.client.core.steps import answer_header, require_success
 from ropewalk.client.machine import name_servers_or_default
 from ropewalk.codes import RequestCode, ResponseCode
@@ -350,9 +357,7 @@ class Client:
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 template = self._ask_name_server(route_request(DEFAULT_TOPIC))
                 if template.code == ResponseCode.TOPIC_NOT_EXIST:
-                    raise error_for(
-                        answer.code, f"topic {topic} does not exist, and no broker creates topics"
-                    )
+                    raise error_for(answer.code, f"topic {topic} {NOBODY_CREATES_IT}")
                 self._write_routes[topic] = parse_route(require_success(template).body).as_template()
                 self.new_topics.add(topic)
             else:

@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from ropewalk.client.core.addresses import AddressRing
 from ropewalk.client.core.connection import NoMaster, Unreachable
 from ropewalk.client.core.messages import route_request
-from ropewalk.client.core.routes import DEFAULT_TOPIC, MASTER_ID, Queue, TopicRoute, parse_route
+from ropewalk.client.core.routes import (
+    DEFAULT_TOPIC,
+    MASTER_ID,
+    NOBODY_CREATES_IT,
+    Queue,
+    TopicRoute,
+    parse_route,
+)
 from ropewalk.client.core.steps import Steps, require_success
 from ropewalk.client.core.steps import ask as ask_one
 from ropewalk.codes import RequestCode, ResponseCode
@@ -98,7 +105,7 @@ class Directory:
         template = yield from self.ask(route_request(DEFAULT_TOPIC), deadline)
         if template.code == ResponseCode.TOPIC_NOT_EXIST:
             self._known.pop(topic, None)
-            raise error_for(template.code, f"topic {topic} does not exist, and no broker creates topics")
+            raise error_for(template.code, f"topic {topic} {NOBODY_CREATES_IT}")
         route = parse_route(require_success(template).body).as_template()
         self._known[topic] = _Known(route, self._clock() + RETRY_S, is_template=True)
         return route

@@ -22,6 +22,8 @@ from ropewalk.format import fastjson
 
 MASTER_ID = 0
 DEFAULT_TOPIC = "TBW102"
+NOBODY_CREATES_IT = "does not exist, and no broker that is registered now creates topics"
+"""The end of what a producer is told about a topic that nobody would create, behind the topic's name."""
 DEFAULT_TOPIC_QUEUE_COUNT = 4
 """A topic that is created by its first message gets at most this many queues, as Java asks for."""
 

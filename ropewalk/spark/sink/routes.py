@@ -5,7 +5,7 @@ from __future__ import annotations
 from ropewalk.client.core.addresses import AddressRing
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.messages import route_request
-from ropewalk.client.core.routes import DEFAULT_TOPIC, Queue, TopicRoute, parse_route
+from ropewalk.client.core.routes import DEFAULT_TOPIC, NOBODY_CREATES_IT, Queue, TopicRoute, parse_route
 from ropewalk.client.core.steps import require_success
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
@@ -87,7 +87,7 @@ class TopicRoutes:
             if route is None:
                 template = self._call_name_server(route_request(DEFAULT_TOPIC))
                 if template.code == ResponseCode.TOPIC_NOT_EXIST:
-                    raise WriteFailed(f"topic {topic} does not exist, and no broker creates topics")
+                    raise WriteFailed(f"topic {topic} {NOBODY_CREATES_IT}")
                 route = parse_route(require_success(template).body).as_template()
             self._routes[topic] = route
         return route

@@ -55,7 +55,7 @@ def test_a_flipped_bit_of_an_entry_is_told_with_its_file_and_entry(root: Path, s
     at, index = draw.choice(heads_of(path))
     flip(path, at + draw.choice((*range(16), *range(40, 120))), draw.randrange(8))
     found = damages(root)
-    assert found and all("another member" in each.advice for each in found if each.path == str(path)), found
+    assert found and all("dledger readmit" in each.advice for each in found if each.path == str(path)), found
     assert any(each.path == str(path) and f"entry {index}," in each.place for each in found), (index, found)
 
 

@@ -241,6 +241,17 @@ def test_a_broker_that_refuses_for_good_leaves_a_count_of_what_was_not_read(
     assert "stopped at line 2: 0 lines behind it were not read" in ended.errors
 
 
+def test_a_topic_that_no_registered_broker_would_create_is_not_promised_to_be_made_by_its_first_message(
+    ropewalk: RunCommand, cluster: FakeCluster
+) -> None:
+    cluster.auto_create = False
+    ended = ropewalk("produce", "unknown", "one")
+    assert ended.status == 1
+    assert "no broker that is registered now creates topics" in ended.errors
+    assert "ropewalk admin broker list" in ended.errors
+    assert "ropewalk produce" not in ended.errors
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [

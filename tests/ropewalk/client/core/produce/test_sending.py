@@ -445,7 +445,7 @@ def test_a_topic_that_does_not_exist_is_sent_to_by_its_template() -> None:
 
 def test_without_a_template_there_is_nowhere_to_send() -> None:
     it = stage()
-    with pytest.raises(Refused, match="no broker creates topics"):
+    with pytest.raises(Refused, match="no broker that is registered now creates topics"):
         it.script.hold(it.core.send("new", [Message(b"x")]))
 
 
