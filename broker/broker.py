@@ -270,6 +270,8 @@ class Broker:
             place=self._placement.place,
         )
         self.requests = Requests(context, self.filters)
+        if isinstance(self.group, LedgerMember):
+            self.group.handle_forwarded = self.requests.commit_offset
         self.handlers = Handlers()
         self.handlers.hot = {
             RequestCode.SEND_MESSAGE: sends.send,

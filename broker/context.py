@@ -49,6 +49,11 @@ class NewestReads(Protocol):
     def takes_offsets(self) -> bool:
         """Return whether offsets are committed at this member, which is the leader."""
 
+    def forward(
+        self, request: Command, refuse: Callable[[int, str], Command], send: Callable[[Command], None]
+    ) -> None:
+        """Send the leader's answer to a request that only it may answer, or a refusal by code and words."""
+
     def read(
         self, look: Callable[[], Command], refuse: Callable[[str], Command], send: Callable[[Command], None]
     ) -> None:

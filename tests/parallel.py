@@ -143,6 +143,8 @@ LONG_S: dict[str, int] = {
     "tests/compat/test_replication_metadata.py": 12,
     "tests/crash/test_dledger_timers.py": 12,
     "tests/sim/raft/test_raft_groups.py": 12,
+    "tests/crash/test_ledger_reads.py": 20,
+    "tests/sim/ledger/test_ledger_groups.py": 12,
     "tests/sim/test_planted_in_sim.py": 12,
     "tests/spark/live/test_failover.py": 12,
     "tests/store/test_damage.py": 12,

@@ -205,6 +205,17 @@ class Requests:
         return 0 if end - physical <= window else None
 
     def update_offset(self, session: Session, request: Command) -> Command | None:
+        newest = self._broker.newest
+        if newest is None or newest.takes_offsets:
+            return self.commit_offset(request, lambda answer: session.outbox.send(request, answer))
+        if request.is_oneway:
+            newest.forward(request, request.reply, lambda answer: None)
+        else:
+            newest.forward(request, request.reply, lambda answer: session.outbox.send(request, answer))
+        return None
+
+    def commit_offset(self, request: Command, send: Callable[[Command], None]) -> Command | None:
+        """Commit an offset where offsets are committed; `send` the answer that is not returned."""
         try:
             header = decode_header(UpdateConsumerOffsetHeader, request.ext)
         except HeaderError as exc:
@@ -215,23 +226,14 @@ class Requests:
             return request.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
         if topic not in broker.topics:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
-        newest = broker.newest
-        if newest is not None and not newest.takes_offsets:
-            return request.reply(
-                ResponseCode.SERVICE_NOT_AVAILABLE, "this member does not lead: commit offsets at the leader"
-            )
         try:
             broker.offsets.commit(group, topic, header.queue_id, header.commit_offset)
         except ValueError as exc:
             return request.reply(ResponseCode.INVALID_PARAMETER, str(exc))
         answer = request.reply(ResponseCode.SUCCESS)
-        if newest is None or request.is_oneway:
+        if broker.newest is None or request.is_oneway:
             return answer
-        newest.logged(
-            lambda why: request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, why),
-            answer,
-            lambda reply: session.outbox.send(request, reply),
-        )
+        broker.newest.logged(lambda why: request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, why), answer, send)
         return None
 
     def max_offset(self, session: Session, request: Command) -> Command | None:

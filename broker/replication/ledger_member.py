@@ -49,7 +49,7 @@ from ha.kv.region import Region
 from ha.raft.node import TRANSFERRING
 from ha.raft.types import MemberId, Point, Role, Settings, Standing, TransferResult
 from ropewalk.codes import ResponseCode
-from ropewalk.format.remoting import Command
+from ropewalk.format.remoting import Command, decode_frame, encode_frame
 from store.io.workers import Worker
 
 __all__ = ["LedgerMember"]
@@ -58,6 +58,8 @@ log = structlog.get_logger("broker.dledger")
 
 QUORUM_MS: Final = 2_500
 """How long a producer waits for a quorum; less than the 3 s after which the official clients give up."""
+_FRAME_SIZE: Final = 4
+"""Bytes in front of a frame that tell its size."""
 _HAND_OVER_S: Final = 2.0
 """How long a stop waits for a handover, whose own time is one election timeout."""
 _NO_LEADER: Final = "no leader of the group has answered for two seconds: ask again"
@@ -65,6 +67,9 @@ _LATE: Final = (
     ResponseCode.SYSTEM_ERROR,
     "QUORUM_LATE: most members did not have the message on disk in time; it is unknown whether it will be kept",
 )
+
+
+HandleForwarded = Callable[[Command, Callable[[Command], None]], Command | None]
 
 
 class LedgerMember:
@@ -91,6 +96,10 @@ class LedgerMember:
         self.on_role: Callable[[], None] = lambda: None
         self.on_identity: Callable[[], None] = lambda: None
         self.on_abandoned: Callable[[], None] = lambda: None
+        self.handle_forwarded: HandleForwarded = lambda request, send: request.reply(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"no request of code {request.code} is forwarded"
+        )
+        """Handle a follower's request as the leader; returns the answer, or sends it later."""
         self.master_address = ""
         """The leader's remoting address, as name servers tell it."""
         self._context = context
@@ -339,6 +348,7 @@ class LedgerMember:
             election_min_ms=int(low),
             election_max_ms=int(high),
             preferred=tuple(filter(None, config.preferred_leader_id.split(";"))),
+            lease_reads=config.raft_lease_reads,
         )
         self.ledger = LedgerShell(
             Identity(
@@ -369,6 +379,7 @@ class LedgerMember:
         self.ledger.on_standing = self._stand
         self.state.open()
         self.ledger.on_shown = self._shown
+        self.ledger.on_forwarded = self._forwarded
         context.newest = self
         self.on_role()
 
@@ -377,6 +388,42 @@ class LedgerMember:
     @property
     def takes_offsets(self) -> bool:
         return self._leads
+
+    def forward(
+        self, request: Command, refuse: Callable[[int, str], Command], send: Callable[[Command], None]
+    ) -> None:
+        """Send the leader's answer to a request (`BrokerContext.newest`)."""
+
+        def done(answer: bytes | None) -> None:
+            if answer is None:
+                send(
+                    refuse(
+                        ResponseCode.SYSTEM_ERROR, "the leader did not answer: it is unknown what it has done"
+                    )
+                )
+                return
+            found = decode_frame(answer[_FRAME_SIZE:])
+            send(request.reply(found.code, found.remark, ext=found.ext, body=found.body))
+
+        if not self.ledger.forward(encode_frame(request), done):
+            place = self._place(self.ledger.standing)
+            send(
+                refuse(
+                    ResponseCode.SERVICE_NOT_AVAILABLE, f"{place}, and it reaches no leader: nothing was done"
+                )
+            )
+
+    def _forwarded(self, data: bytes, send: Callable[[bytes], None]) -> None:
+        """Handle a request that a follower was asked."""
+        request = decode_frame(data[_FRAME_SIZE:])
+        if self._leads:
+            answer = self.handle_forwarded(request, lambda later: send(encode_frame(later)))
+        else:
+            answer = request.reply(
+                ResponseCode.SERVICE_NOT_AVAILABLE, f"{self._place(self.ledger.standing)}: nothing was done"
+            )
+        if answer is not None:
+            send(encode_frame(answer))
 
     def read(
         self, look: Callable[[], Command], refuse: Callable[[str], Command], send: Callable[[Command], None]

@@ -136,6 +136,7 @@ class BrokerConfig:
     """The directory of the log's files; in DLedger mode `store_path_commit_log` is the same one."""
     raft_heartbeat_ms: int
     raft_election_ms: str
+    raft_lease_reads: bool
     ropewalk_kv_regions: int
     kv_memory_max: int
     ropewalk_secret: str

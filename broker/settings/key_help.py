@@ -117,6 +117,9 @@ storePathDLedgerCommitLog The folder of the log's files. Default: `dledger-<dLeg
 raftHeartbeatMs Milliseconds between two heartbeats of a leader. Ropewalk's own.
 raftElectionMs The shortest and the longest election timeout in milliseconds; each is drawn between them. Ropewalk's
     own.
+raftLeaseReads A leader answers reads of newest values without asking the others first, for nine tenths of the shortest
+    election timeout after most of them heard it. The same on all members, whose clocks may differ in rate by a tenth
+    at most; a killed leader is then followed after an election timeout, and not at once. Ropewalk's own.
 ropewalkKvRegions Regions of the key-value store that every member of the group serves: 0 for none, 1 for one with all
     keys. Ropewalk's own.
 kvMemoryMax What a region of the key-value store holds in memory at most, key + value + 200 bytes for each item; writes

@@ -249,6 +249,7 @@ _HONOURED: Final = (
     _text("storePathDLedgerCommitLog", None),
     _int("raftHeartbeatMs", 100, 5, 60_000),
     _text("raftElectionMs", "500-900"),
+    _bool("raftLeaseReads", False),
     # The key-value store of such a group: regions that every member serves (0: none; more than one are not built yet),
     # and what one may hold in memory.
     _int("ropewalkKvRegions", 0, 0, 1),

@@ -27,6 +27,7 @@ from functools import partial
 import crc32c
 import structlog
 
+from ha.dledger import forwards
 from ha.dledger.hello import Identity
 from ha.dledger.kept import KeptBytes
 from ha.dledger.peers import Connection, PeerLink, Peers
@@ -66,7 +67,7 @@ from ha.raft.types import (
     TransferResult,
 )
 from ropewalk.errors import RemoteProtocolError, RopewalkError
-from ropewalk.format.dledger.frame import encode_head_with
+from ropewalk.format.dledger.frame import Kind, encode_head_with
 
 log = structlog.get_logger("ha.dledger")
 
@@ -134,6 +135,8 @@ class LedgerShell:
         """Called when the role, the term, the leader or the leave to append has changed."""
         self.on_shown: Callable[[Point], None] = lambda point: None
         """Called when the shown end has moved; answers that wait for it may leave."""
+        self.on_forwarded: Callable[[bytes, Callable[[bytes], None]], None] = lambda request, answer: None
+        """Called with a request that a follower was asked, and with the way of its answer."""
         self.on_noted: Callable[[], None] = lambda: None
         """Called when `peers.known` or `peers.readmitted` have changed, to be noted."""
         self.shown = Point(*storage.commit)
@@ -160,6 +163,7 @@ class LedgerShell:
         """Commit points that are not on this disk yet, or not shown."""
         self._showing: Point | None = None
         """The commit point through which the store is being shown."""
+        self._forwards = forwards.Forwards()
         self._snapshots_said: set[MemberId] = set()
         self._readers: list[Callable[[bool], None]] = []
         """Reads of this turn, which are one to the core."""
@@ -217,6 +221,7 @@ class LedgerShell:
             self.peers.tick(now, late)
         self._say_stuck(now)
         self._tell(Tick(now, late, self._rng.random()))
+        self._forwards.tick(now)
         if self._commits or self._needs_flush or self._opening is not None:  # outside of any turn
             self._wake()
 
@@ -240,6 +245,15 @@ class LedgerShell:
         self._readers.append(done)
         self._wake()
 
+    def forward(self, request: bytes, done: forwards.Done) -> bool:
+        """Have the leader handle a request, and tell `done` its answer; return False where none can be reached."""
+        leader = self.standing.leader
+        link = self.peers.link(leader, Link.CONTROL) if leader is not None else None
+        if link is None:
+            return False
+        self._forwards.send(link, self._group, request, self._now(), done)
+        return True
+
     def leave(self) -> None:
         """Neither campaign nor take the lead over any more: this member is about to stop."""
         self._tell(Leaving())
@@ -258,6 +272,15 @@ class LedgerShell:
     def received(self, peer: MemberId, number: int, message: Message, body: bytes | memoryview) -> None:
         """Tell the core of a message; `body` are the entries of an Append. HOT."""
         self._tell(Received(peer, number, message, self._now()), body)
+
+    def forwarded(self, link: PeerLink, kind: Kind, number: int, body: bytes) -> None:
+        """Have a forwarded request handled, or take the answer to one."""
+        if kind is Kind.FORWARD_ANSWER:
+            self._forwards.answered(number, body)
+        else:
+            self.on_forwarded(
+                body, lambda answer: forwards.send(link, Kind.FORWARD_ANSWER, self._group, number, answer)
+            )
 
     @property
     def term(self) -> int:

@@ -74,6 +74,9 @@ class LinkEvents(Protocol):
 
     def received(self, peer: MemberId, number: int, message: Message, body: bytes | memoryview) -> None: ...
 
+    def forwarded(self, link: PeerLink, kind: Kind, number: int, body: bytes) -> None:
+        """Hear a request that was forwarded, or the answer to one."""
+
     def met(self, peer: MemberId, term: int, lost: bool) -> None:
         """Note the term of a peer that was introduced, and whether it knows that this member had lost its log."""
 
@@ -236,6 +239,13 @@ class PeerLink:
             if group is None:
                 continue  # a member that is set up otherwise, or starts: lost, as on any network
             events, segment_size = group
+            if frame.kind in (Kind.FORWARD, Kind.FORWARD_ANSWER):
+                if self.kind is not Link.CONTROL:
+                    raise RemoteProtocolError(f"a {frame.kind.name} on the {self.kind.name} link")
+                events.forwarded(self, frame.kind, frame.count, bytes(frame.body))
+                if self._is_gone:
+                    return
+                continue
             message = from_frame(frame, segment_size)
             if (self.kind is Link.DATA) is not isinstance(message, Append | AppendAnswer):
                 raise RemoteProtocolError(f"a {frame.kind.name} on the {self.kind.name} link")

@@ -83,6 +83,7 @@ class Election:
         "_is_handed_over",
         "_skipped",
         "ballot",
+        "began_at",
         "campaign",
         "deadline",
         "doubt",
@@ -125,6 +126,8 @@ class Election:
         self.is_leaving = False
         """Whether this member is about to stop: it does not campaign any more."""
         self.now = 0
+        self.began_at: int | None = None
+        """The time of the first event of this life."""
         self.leader_heard = NEVER
         self.deadline: int | None = None
         self._draw = 0.0
@@ -229,8 +232,13 @@ class Election:
 
     @property
     def is_protecting(self) -> bool:
-        """Tell whether this member leads, or heard a leader within the smallest election timeout."""
-        return self.role is Role.LEADER or self.now - self.leader_heard < self.settings.election_min_ms
+        """Tell whether this member leads, or heard a leader within the smallest election timeout.
+
+        Where there are leases, a member that begins may have heard one in its life before.
+        """
+        since = self.now - self.settings.election_min_ms
+        may_have_heard = self.settings.lease_reads and self.began_at is not None and self.began_at > since
+        return self.role is Role.LEADER or self.leader_heard > since or may_have_heard
 
     @property
     def is_voter(self) -> bool:

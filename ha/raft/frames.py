@@ -85,8 +85,8 @@ def from_frame(frame: Frame, segment_size: int) -> Message:
             return Read(first, frame.count)
         case Kind.READ_ANSWER:
             return ReadAnswer(first, frame.count, second)
-        case Kind.PING:
-            raise RemoteProtocolError("a PING is for the link, and no message of the core")
+        case Kind.PING | Kind.FORWARD | Kind.FORWARD_ANSWER:
+            raise RemoteProtocolError(f"a {frame.kind.name} is no message of the core")
 
 
 def _run(frame: Frame, prev: Point, segment_size: int) -> Run | None:

@@ -114,7 +114,7 @@ class Leadership:
             self._heartbeat_at = now
             self._round += 1
             if is_open:
-                reads.round_left(self._round, log.commit.index)
+                reads.round_left(self._round, log.commit.index, now)
             for peer, dispatcher in self.dispatchers.items():
                 dispatcher.heartbeat_left(self._round)
                 draft.send(peer, Heartbeat(self.term, log.commit.index, self._round))

@@ -110,7 +110,7 @@ class RaftNode:
         self.handler = EntryHandler()
         self.leadership: Leadership | None = None
         self.transfers = Transfers(me, settings)
-        self.reads = Reads(me, settings.heartbeat_ms, self._answer)
+        self.reads = Reads(me, settings, self._answer)
         self.applied = commit
         self._links: dict[tuple[MemberId, Link], int] = {}
         self._said = -1
@@ -142,6 +142,11 @@ class RaftNode:
     def term_first(self) -> int:
         """The index of the entry that opened this leader's term; -1 until it is appended, and on any other member."""
         return self.leadership.term_first if self.leadership is not None else -1
+
+    def has_lease(self, now: int) -> bool:
+        """Return whether no other member can have led until `now`: never without `Settings.lease_reads`."""
+        is_leader = self.role is Role.LEADER and not self.transfers.may_be_followed(self.term)
+        return is_leader and self.reads.has_lease(now)
 
     @property
     def standing(self) -> Standing | None:
@@ -227,6 +232,8 @@ class RaftNode:
     def _advance_clock(self, now: int) -> None:
         election = self.election
         election.now = max(election.now, now)
+        if election.began_at is None:
+            election.began_at = now
 
     # -- messages ----------------------------------------------------------------------------------------
 
@@ -443,6 +450,8 @@ class RaftNode:
                 self.leadership = Leadership(
                     self.me, self.term, self.peers, self.settings, self.log.end, self._is_linked, self.now
                 )
+            if self.has_lease(self.now):
+                self.reads.serve_by_lease(self.log.commit.index, draft)
             stuck = self.election.stuck
             self.leadership.send_what_is_due(self.quorum, self.log, stuck, self.reads, self.now, draft)
             self.transfers.send_what_is_due(self.leadership, self.log, self.applied, self.now, draft)

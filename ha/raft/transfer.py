@@ -47,7 +47,7 @@ class Transfer(Struct):
 class Transfers:
     """The transfers that a member begins while it leads, one at a time."""
 
-    __slots__ = ("_look_at", "_me", "_pause_ms", "_settings", "_was_stuck", "current")
+    __slots__ = ("_look_at", "_me", "_pause_ms", "_settings", "_told_in", "_was_stuck", "current")
 
     def __init__(self, me: MemberId, settings: Settings) -> None:
         self.current: Transfer | None = None
@@ -57,6 +57,12 @@ class Transfers:
         self._look_at: int | None = None
         """When this leader looks for a better one."""
         self._was_stuck = False
+        self._told_in = -1
+        """The term in which another member was told last to take the lead."""
+
+    def may_be_followed(self, term: int) -> bool:
+        """Return whether another member was told to take the lead of this term's leader: it may do so at any time."""
+        return self._told_in == term
 
     def fences(self, term: int) -> bool:
         """Return whether the leader of `term` takes no messages because it hands over."""
@@ -190,7 +196,7 @@ class Transfers:
         if current.told_at is not None and now - current.told_at < self._settings.heartbeat_ms:
             return
         if dispatcher.match == log.end.index == log.commit.index == applied.index:
-            current.told_at = now
+            current.told_at, self._told_in = now, current.term
             draft.send(current.target, TakeLead(current.term))
 
     # -- to end ------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Clients of a real DLedger group whose calls are noted: appends and ends of queues, commits and reads of offsets.
 
-Each is a thread that goes to one member after the other: to the one that took its last message or commit, as long as
-it does, and with reads to any.
+Each is a thread that goes to one member after the other: to the one that took its last message, as long as it does,
+with reads to any, and with some commits to any too.
 """
 
 from __future__ import annotations
@@ -75,8 +75,11 @@ class Reader(threading.Thread):
         return int((time.monotonic() - self._began) / KEY_S) + self._chance.randrange(2)
 
     def _write(self, kind: str) -> bool:
-        """Append a message or commit an offset at the supposed leader; return whether that was done."""
+        """Append a message or commit an offset at the supposed leader, or at any; return whether that was done."""
         self._count += 1
+        member = self._leader
+        if kind == "commit" and self._chance.random() < 0.3:
+            member = self._chance.choice(self._group.members)  # which forwards it
         number = self._count * 10 + self._number
         key: Hashable
         operation: Operation
@@ -94,8 +97,8 @@ class Reader(threading.Thread):
             }
             command = Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
             key, operation = ("offset", queue_id), ("write", number)
-        call = self._recorder.begin(f"{self.name} at {self._leader.id}", key, operation)
-        answer = self._ask(self._leader, command)
+        call = self._recorder.begin(f"{self.name} at {member.id}", key, operation)
+        answer = self._ask(member, command)
         if answer is None:
             return False
         if answer.code == ResponseCode.SUCCESS:

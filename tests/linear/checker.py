@@ -3,7 +3,8 @@
 Each call takes effect at one moment between its begin and its end. The search takes a call that could be next, one that
 began before the first end among the calls that are left; applies it to the model; lifts it out of the list where its
 result is the model's; and goes back where none can be next. A pair of (calls that were taken, state) that was reached
-before is not entered twice. Calls without an end may be taken at any time, or never.
+before is not entered twice. Calls without an end may be taken at any time, or never; of those that do the same, the one
+that began first is taken first, since nothing can tell them apart.
 
     calls    doubly linked list of begins and ends, in the order of time; at one moment begins stand before ends
     taken    the calls that were lifted, as bits of one int
@@ -20,7 +21,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.linear.history import UNKNOWN, Call, by_key, tell
+from tests.linear.history import UNKNOWN, Call, Operation, by_key, tell
 from tests.linear.models import Model
 
 __all__ = ["NotLinearizable", "Undecided", "check", "explain", "is_linearizable"]
@@ -49,6 +50,8 @@ class _Node:
     after: _Node | None = None
     end: _Node | None = None
     """The end of a call, at its begin; None for a call that has no end."""
+    twin: _Node | None = None
+    """The begin of the call without an end that began before this one without an end, and does the same."""
     is_begin: bool = False
 
 
@@ -77,7 +80,9 @@ def is_linearizable(calls: Iterable[Call], model: Model, limit_s: float = LIMIT_
         steps += 1
         if not steps % _CLOCK_EVERY and time.process_time() > deadline:
             raise Undecided(f"{len(seen)} states of a {model.name} were tried in {limit_s} s")
-        if node.is_begin:
+        if node.twin is not None and not taken & node.twin.bit:
+            node = node.after
+        elif node.is_begin:
             after, result = model.apply(state, node.call.operation)
             if node.call.result is UNKNOWN or node.call.result == result:
                 place = taken | node.bit, after
@@ -101,13 +106,16 @@ def is_linearizable(calls: Iterable[Call], model: Model, limit_s: float = LIMIT_
 
 def _listed(calls: list[Call]) -> _Node:
     moments: list[tuple[float, bool, int, _Node]] = []
-    for number, call in enumerate(calls):
+    endless: dict[Operation, _Node] = {}
+    for number, call in enumerate(sorted(calls, key=lambda call: call.begin)):
         begin = _Node(call, 1 << number, is_begin=True)
         moments.append((call.begin, False, number, begin))
         if call.result is not UNKNOWN:
             assert call.begin <= call.end < math.inf, call
             begin.end = _Node(call, 1 << number)
             moments.append((call.end, True, number, begin.end))
+        else:
+            begin.twin, endless[call.operation] = endless.get(call.operation), begin
     moments.sort(key=lambda moment: moment[:3])
     head = last = _Node(Call("", None, (), -math.inf), 0)
     for _time, _is_end, _number, node in moments:

@@ -177,6 +177,15 @@ def test_a_long_history_with_unknown_outcomes_is_judged() -> None:
     assert check(_lived(2, 2_000, 6, keys=10, unknown=0.05), REGISTER, limit_s=10.0) == 10
 
 
+def test_forty_appends_of_unknown_outcome_are_taken_in_the_order_in_which_they_began() -> None:
+    calls = [Call("u", "k", ("append",), number) for number in range(40)]
+    calls += [Call("r", "k", ("read",), 50 + number, 50 + number, number // 2) for number in range(80)]
+    assert check(calls, LOG, limit_s=10.0) == 1
+    calls.append(Call("r", "k", ("read",), 200, 200, 41))
+    with pytest.raises(NotLinearizable):
+        check(calls, LOG, limit_s=10.0)
+
+
 def test_one_stale_read_in_a_long_history_is_found_and_told() -> None:
     calls = _lived(3, 600, 5, keys=3)
     reads = [call for call in calls if call.operation == ("read",) and call.key == 1]

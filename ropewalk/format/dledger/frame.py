@@ -15,11 +15,14 @@ The head has 64 bytes, so a frame without a body says 60. What the six numbers m
     TAKE_LEAD                  term
     READ             number    term
     READ_ANSWER      number    term      index
+    FORWARD          number
+    FORWARD_ANSWER   number
 
-Only an APPEND has a body, and may have none: the entries as they stand in the log. ROLLED says that they stand at the
-base of the next segment; the receiver knows where that is, because HELLO has compared the sizes. Flags are ROLLED of
-an APPEND, OK of its answer, PRE and TRANSFER of votes, UNABLE of a HEARTBEAT_ANSWER, LEARNER of both answers. Unused
-numbers are 0.
+An APPEND has the entries as they stand in the log for its body, and may have none. ROLLED says that they stand at the
+base of the next segment; the receiver knows where that is, because HELLO has compared the sizes. A FORWARD has a
+client's request that only the leader may answer, in a frame of RocketMQ's, and its answer has the leader's. No other
+kind has a body. Flags are ROLLED of an APPEND, OK of its answer, PRE and TRANSFER of votes, UNABLE of a
+HEARTBEAT_ANSWER, LEARNER of both answers. Unused numbers are 0.
 
 A head is judged before its body arrives: a size that would be refused anyway must not be buffered first.
 """
@@ -40,6 +43,8 @@ from ropewalk.format.dledger.entry import ENTRY_SIZE_MAX
 HEAD_SIZE: Final = 64
 BODY_SIZE_MAX: Final = ENTRY_SIZE_MAX
 """A frame carries at most 512 KiB, or one entry that is larger."""
+FORWARD_SIZE_MAX: Final = 16 << 10
+"""The size of a forwarded request or answer: names and numbers."""
 
 _HEAD: Final = Struct(">IBBHIIqqqqqq")
 _SIZE: Final = Struct(">I")
@@ -59,6 +64,8 @@ class Kind(IntEnum):
     TAKE_LEAD = 8
     READ = 9
     READ_ANSWER = 10
+    FORWARD = 11
+    FORWARD_ANSWER = 12
 
 
 ROLLED: Final = 1
@@ -81,6 +88,8 @@ _FLAGS: Final = {
     Kind.TAKE_LEAD: 0,
     Kind.READ: 0,
     Kind.READ_ANSWER: 0,
+    Kind.FORWARD: 0,
+    Kind.FORWARD_ANSWER: 0,
 }
 """The flags that a kind may have."""
 
@@ -202,7 +211,10 @@ def _judged(data: bytes, position: int) -> tuple[int, ...]:
     if flags & ~allowed:
         raise RemoteProtocolError(f"a frame of kind {Kind(kind).name} cannot have the flags {flags:#x}")
     has_body = size > HEAD_SIZE - 4
-    if has_body and kind != Kind.APPEND:
+    if kind in (Kind.FORWARD, Kind.FORWARD_ANSWER):
+        if not 0 < size - (HEAD_SIZE - 4) <= FORWARD_SIZE_MAX:
+            raise RemoteProtocolError(f"a forwarded request of {size - HEAD_SIZE + 4} bytes is out of bounds")
+    elif has_body and kind != Kind.APPEND:
         raise RemoteProtocolError(f"a frame of kind {Kind(kind).name} has no body, this one has {size} bytes")
     if kind == Kind.APPEND and (has_body is not (count > 0) or (not has_body and checksum)):
         raise RemoteProtocolError(f"an append of {count} entries cannot have {size - HEAD_SIZE + 4} bytes")
@@ -213,6 +225,8 @@ def _judged(data: bytes, position: int) -> tuple[int, ...]:
 
 def _frame(head: tuple[int, ...], body: memoryview) -> Frame:
     if body and crc32c.crc32c(body) != head[5]:
-        raise RemoteProtocolError(f"the body of an append of {len(body)} bytes is not the one that was sent")
+        raise RemoteProtocolError(
+            f"the body of {len(body)} bytes of a frame of kind {Kind(head[1]).name} is not the one that was sent"
+        )
     first, second, third, fourth, fifth, sixth = head[6:]
     return Frame(Kind(head[1]), head[2], head[3], head[4], (first, second, third, fourth, fifth, sixth), body)

