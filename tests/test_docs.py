@@ -219,14 +219,16 @@ def test_the_page_about_drills_does_what_it_shows(tmp_path: Path, long_run: bool
     assert (tmp_path / "page.html").exists() is long_run
 
 
-CONSUMER = """
+CONSUMER = r"""
 import sys
 from ropewalk import PushConsumer
 group, known, begin = sys.argv[1:]
 def handle(message):
     if known == "no":
         raise ValueError("no such customer")
-    print(message.topic, message.body.decode(), *message.keys, message.tags, message.properties["shop"], flush=True)
+    words = message.topic, message.body.decode(), *message.keys, message.tags, message.properties["shop"]
+    sys.stdout.write(" ".join(words) + "\n")  # at once: handlers run side by side
+    sys.stdout.flush()
 PushConsumer(group, {"orders": "*"}, handle, max_retries=0, consume_from=begin).run()
 """
 

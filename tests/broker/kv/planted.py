@@ -24,7 +24,12 @@ def main(name: str) -> int:
         with TemporaryDirectory() as root:
             try:
                 judge(Path(root), seed, 3000)
-            except AssertionError as exc:
+            except (
+                AssertionError,
+                LookupError,
+                TypeError,
+                ValueError,
+            ) as exc:  # an odd answer may not even be read
                 place = traceback.extract_tb(exc.__traceback__)[-1].line
                 print(f"{name} was found with seed {seed}, by {place!r}: {str(exc)[:2000]}")
                 return 1
