@@ -1,6 +1,5 @@
 """Timer messages in a broker of this process, with a clock that the test moves."""
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from broker.timers import timer_service
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.headers import RecallHandle
 from ropewalk.format.remoting import Command
+from store.io.workers import Worker
 from store.timer.layout import Checkpoint
 from store.timer.progress import ProgressPage
 from tests.broker.harness import Client, FlushGate, InProcess, config_of
@@ -612,9 +612,9 @@ def test_a_kill_in_the_middle_of_a_slot_repeats_what_no_page_knew_and_loses_noth
     running.turn()
     page = running.broker.timers._page_worker
     assert page is not None
-    wait_until(lambda: page.is_idle)
+    finish(page)
     running.turn()
-    wait_until(lambda: page.is_idle)
+    finish(page)
     delivered = len(bodies(running))
     assert 128 < delivered < 1_000
     copytree(tmp_path / "a", tmp_path / "b")
@@ -647,7 +647,7 @@ def test_times_of_a_second_to_three_days_come_in_their_second_over_a_stop_and_ki
             running.settle()
             page = running.broker.timers._page_worker
             assert page is not None
-            wait_until(lambda page=page: page.is_idle)  # type: ignore[misc]
+            running.until(lambda page=page: not page.pending)  # type: ignore[misc]
             before, root, now_ms = root, tmp_path / str(delay_s), running.clock.ms
             if delay_s == 86_400:
                 running.__exit__(None, None, None)
@@ -663,12 +663,11 @@ def test_times_of_a_second_to_three_days_come_in_their_second_over_a_stop_and_ki
     running.__exit__(None, None, None)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for a helper thread, without a turn of the loop."""
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.001)
+def finish(worker: Worker) -> None:
+    """Wait until a helper thread has done all that it was given, without a turn of the loop."""
+    done = Event()
+    worker.submit(done.set, lambda _: None)
+    assert done.wait(60)
 
 
 def test_a_kill_before_the_first_flush_loses_no_timer(tmp_path: Path) -> None:
