@@ -48,7 +48,7 @@ from ropewalk.format.kv.items import (
 )
 
 ITEM_BYTES: Final = 200
-"""What an item counts as besides its bytes."""
+"""The bytes that an item counts as besides its own."""
 SEQUENCE_MAX: Final = 2**63 - 1
 _LOCKS_KEPT: Final = 10_000
 """Beyond so many locks those whose lease is over are dropped."""

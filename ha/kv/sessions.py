@@ -32,7 +32,7 @@ class Sessions:
 
     def __init__(self, count_max: int = SESSIONS_MAX) -> None:
         self.bytes = 0
-        """What sessions and kept outcomes count as, of the memory that a region may use."""
+        """The bytes that sessions and kept outcomes count as, of the memory that a region may use."""
         self._count_max = count_max
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
 

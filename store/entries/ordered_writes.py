@@ -21,7 +21,7 @@ class OrderedWrites:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._writes: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()
-        """What is not on disk yet, with whom to call then; those under way first."""
+        """The writes that are not on disk yet, each with its callback; those under way first."""
         self._under_way = 0
         self._is_halted = False
         """Whether a write found no room: set on the thread, and until `retry` nothing is done there."""

@@ -19,7 +19,7 @@ from typing import Any, Final
 __all__ = ["UNKNOWN", "Call", "Operation", "Recorder", "by_key", "tell"]
 
 Operation = tuple[Any, ...]
-"""What is done: a name and its arguments, as the model of `models` knows them. ("read",), ("write", 7)"""
+"""A call: the name of what is done and its arguments, as the model of `models` knows them. ("read",), ("write", 7)"""
 
 
 class _Unknown:

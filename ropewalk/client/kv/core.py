@@ -101,7 +101,7 @@ class KvStatus:
 
 @dataclass(slots=True)
 class _Cut:
-    """What is known of the region and its members."""
+    """The region and its members, as far as they are known."""
 
     region: int
     epoch: int

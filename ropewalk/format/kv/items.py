@@ -18,7 +18,7 @@ WRITE_SIZE_MAX: Final = 2 << 20
 RESULTS_SIZE_MAX: Final = 4 << 20
 """Of the results of one write together, and of the values of one read."""
 RANGE_KEYS_MAX: Final = 10_000
-"""What one `DeleteRange` deletes at most: a loop that serves others may not stand still for a million keys."""
+"""The most keys that one `DeleteRange` deletes: a loop that serves others may not stand still for a million keys."""
 LEASE_MS_MAX: Final = 24 * 3600 * 1000
 
 

@@ -47,7 +47,7 @@ OWNERS = st.sampled_from([b"x", b"y"])
 
 
 class Model:
-    """What a region does, said as briefly as possible. It knows no sessions: each write is made once."""
+    """A region, said as briefly as possible. It knows no sessions: each write is made once."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}

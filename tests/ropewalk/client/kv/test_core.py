@@ -1,4 +1,4 @@
-"""What a client of the key-value store asks, whom, and how often, held with a script in place of a network."""
+"""The requests of a key-value client: what it asks, whom, and how often, held with a script in place of a network."""
 
 from __future__ import annotations
 
