@@ -55,6 +55,7 @@ from broker.state import json_file
 from broker.web.server import MetricsServer
 from ropewalk.client.core.ids import ip_of, local_ip
 from store.io.disk import Disk
+from store.log.commitlog import StoreDamaged
 from store.offline.diverged import cut_store, empty_store
 
 log = structlog.get_logger("broker.process")
@@ -140,7 +141,7 @@ class BrokerProcess:
         self._ports = Ports(port, fast, namesrv_port, ha, metrics_port)
         self.broker = self._make_broker()
         try:
-            self.broker.open()
+            self._open()
         except OSError as exc:
             root = config.store_path_root_dir
             raise StartFailed(
@@ -175,6 +176,31 @@ class BrokerProcess:
         )
         self._routes = RouteFinder(self.name_server, config.namesrv_addr)
         self._join()
+
+    def _open(self) -> None:
+        """Open the broker. A damaged log is mended from other members before, where there are any."""
+        while True:
+            try:
+                self.broker.open()
+            except StoreDamaged as damaged:
+                self._paused = True
+                trio.run(self._mend, damaged)
+                self._paused = False
+                self.broker = self._make_broker()
+            else:
+                return
+
+    async def _mend(self, damaged: StoreDamaged) -> None:
+        failed: StoreDamaged | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.shell.run)
+            try:
+                await self.broker.group.mend(self.shell, damaged)
+            except StoreDamaged as exc:
+                failed = exc
+            nursery.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
 
     def _make_broker(self) -> Broker:
         config, ports = self.config, self._ports

@@ -9,8 +9,11 @@ run, and is tried again, ever more rarely.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import structlog
 import trio
@@ -33,9 +36,11 @@ from ropewalk.codes import RequestCode
 from ropewalk.errors import RopewalkError
 from ropewalk.format.sidecar import BLOCK_SIZE
 from store.integrity.block_repair import Damage, Damaged, NotDurable, NotWhole, probe_place, put_back
+from store.integrity.scrubber import check_of
+from store.log.remedy import bytes_from_a_copy
 from store.log.segment import Segment
 
-__all__ = ["BlockRepair"]
+__all__ = ["BlockRepair", "BlockSource", "Fetch", "GroupBlocks"]
 
 log = structlog.get_logger("broker.block_repair")
 
@@ -46,13 +51,26 @@ RATE_MIN = 1 << 20
 """Bytes a second, where no scrubber says more."""
 
 
+Fetch = Callable[[Span], Awaitable[bytes]]
+"""Fetches bytes of the log from a member. Raises `RepairRefused`, `RopewalkError` or OSError."""
+
+
+class BlockSource(Protocol):
+    """The members of a group from which bytes can be had."""
+
+    def members(self, place: Damaged) -> tuple[str, ...]:
+        """Return the members to ask, the likeliest first."""
+
+    def asking(self, member: str) -> AbstractAsyncContextManager[Fetch]:
+        """Return a conversation with a member. Raises as `Fetch` does."""
+
+
 class BlockRepair:
     """The repair task of a broker."""
 
-    def __init__(self, broker: BrokerContext, member: HaMember, replication: Replication) -> None:
+    def __init__(self, broker: BrokerContext, source: BlockSource) -> None:
         self._broker = broker
-        self._member = member
-        self._replication = replication
+        self._source = source
         self._core = RepairSchedule()
         self._rate = max(broker.config.scrub_bytes_per_second, RATE_MIN)
 
@@ -81,8 +99,8 @@ class BlockRepair:
             if is_whole and not anew:
                 damage.is_whole(place, mended=False)
                 return
-            for address in self._others(place):
-                data = await self._ask(address, place, before, reasons)
+            for address in self._source.members(place):
+                data = await self._ask(address, segment, place, before, reasons)
                 if data is not None:
                     whole = replace(place, stop=place.start + len(data))
                     job = partial(put_back, segment, whole, data, root, disk, anew=anew)
@@ -99,11 +117,39 @@ class BlockRepair:
             log.error(
                 "store",
                 finding=f"{where} is damaged, is not served, and cannot be repaired from another member: {told}",
-                command=f"ropewalk store repair {root} --to COPY --from OTHER",
+                remedy=bytes_from_a_copy(segment.placing, root),
             )
 
-    def _others(self, place: Damaged) -> tuple[str, ...]:
-        """Whom to ask, the likeliest first."""
+    async def _ask(
+        self, member: str, segment: Segment, place: Damaged, before: bytes, reasons: list[str]
+    ) -> bytes | None:
+        """Ask this member for the bytes that belong there; None if it could not help, with the cause in `reasons`."""
+        search = repair_bytes(place, before, segment.size, BLOCK_SIZE, check_of(segment.placing))
+        try:
+            async with self._source.asking(member) as fetch:
+                span = next(search)
+                while True:
+                    try:
+                        span = search.send(await fetch(span))
+                    except StopIteration as end:
+                        found: bytes = end.value
+                        return found
+        except (RepairRefused, RopewalkError, OSError) as exc:
+            text = str(exc)
+            reasons.append(text if member in text else f"{member}: {text}")
+            return None
+
+
+class GroupBlocks:
+    """The other members of a group of master and slaves, asked on their remoting ports."""
+
+    def __init__(self, broker: BrokerContext, member: HaMember, replication: Replication) -> None:
+        self._broker = broker
+        self._member = member
+        self._replication = replication
+
+    def members(self, place: Damaged) -> tuple[str, ...]:
+        """Return the members to ask, the likeliest first."""
         member, replication = self._member, self._replication
         configured = self._broker.config.ropewalk_master_address
         master = "" if member.core.is_master else master_address(member.record, replication, configured)
@@ -114,28 +160,19 @@ class BlockRepair:
         }
         return repair_sources(member.record, member.address, master, acknowledged, place.end)
 
-    async def _ask(self, address: str, place: Damaged, before: bytes, reasons: list[str]) -> bytes | None:
-        """Ask this member for the bytes that belong there; None if it could not help, with the cause in `reasons`."""
-        search = repair_bytes(place, before, self._broker.config.mapped_file_size_commit_log, BLOCK_SIZE)
-        try:
-            async with open_connection(address, timeout=CONNECT_S) as link:
-                peer = await Peer.of(link, self._broker.config.ropewalk_secret)
-                if peer is None:
-                    reasons.append(f"{address} is a RocketMQ broker, which has no checksums of its log")
-                    return None
-                span = next(search)
-                while True:
-                    body = await peer.ask(RequestCode.ROPEWALK_LOG_BLOCK, self._question(span), ASK_S)
-                    data = await trio.to_thread.run_sync(block_untrusted, span, body)
-                    try:
-                        span = search.send(data)
-                    except StopIteration as end:
-                        found: bytes = end.value
-                        return found
-        except (RepairRefused, RopewalkError, OSError) as exc:
-            text = str(exc)
-            reasons.append(text if address in text else f"{address}: {text}")
-            return None
+    @asynccontextmanager
+    async def asking(self, member: str) -> AsyncIterator[Fetch]:
+        """Connect to a member."""
+        async with open_connection(member, timeout=CONNECT_S) as link:
+            peer = await Peer.of(link, self._broker.config.ropewalk_secret)
+            if peer is None:
+                raise RepairRefused(f"{member} is a RocketMQ broker, which has no checksums of its log")
+
+            async def fetch(span: Span) -> bytes:
+                body = await peer.ask(RequestCode.ROPEWALK_LOG_BLOCK, self._question(span), ASK_S)
+                return await trio.to_thread.run_sync(block_untrusted, span, body)
+
+            yield fetch
 
     def _question(self, span: Span) -> BlockRequest:
         broker = self._broker

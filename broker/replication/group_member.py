@@ -18,6 +18,7 @@ from typing import Protocol
 
 from broker.remoting.shell import Connection, Session, Shell
 from broker.state.ha_status import HaStatus
+from store.log.commitlog import StoreDamaged
 from store.offline.diverged import About
 
 __all__ = ["GroupMember", "LogCut", "OwnGroup", "ReadyWords", "Turns"]
@@ -177,6 +178,9 @@ class GroupMember(Protocol):
 
     async def run(self, turns: Turns, shell: Shell) -> LogCut:
         """Be a member until cancelled; return the cut that the closed log needs before this goes on."""
+
+    async def mend(self, shell: Shell, why: StoreDamaged) -> None:
+        """Mend the log, which could not be opened, from other members. Raises `StoreDamaged` where that is no way."""
 
     async def settle(self) -> None:
         """Wait until this member knows its role after a start: before that the ready line would tell an old one."""

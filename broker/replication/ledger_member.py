@@ -34,7 +34,10 @@ import ropewalk
 from broker.context import BrokerContext
 from broker.kv.region import KvRegion
 from broker.remoting.shell import Connection, Shell
+from broker.replication.block_repair import BlockRepair
 from broker.replication.group_member import LogCut, ReadyWords, Turns
+from broker.replication.impaired import ImpairedMember
+from broker.replication.ledger_blocks import BlockGiver, LedgerBlocks
 from broker.replication.ledger_state import LedgerState
 from broker.settings.dledger import peers_of
 from broker.state.ha_status import HaStatus
@@ -51,6 +54,7 @@ from ha.raft.types import MemberId, Point, Role, Settings, Standing, TransferRes
 from ropewalk.codes import ResponseCode
 from ropewalk.format.remoting import Command, decode_frame, encode_frame
 from store.io.workers import Worker
+from store.log.commitlog import StoreDamaged
 
 __all__ = ["LedgerMember"]
 
@@ -123,6 +127,8 @@ class LedgerMember:
             deque()
         )
         """Answers that wait until records of offsets are shown: the log offset behind them first."""
+        self._impaired: ImpairedMember | None = None
+        """The links while this member's log is mended, before it is opened."""
         context.acks.late = _LATE
 
     @property
@@ -351,15 +357,7 @@ class LedgerMember:
             lease_reads=config.raft_lease_reads,
         )
         self.ledger = LedgerShell(
-            Identity(
-                config.broker_cluster_name,
-                config.d_leger_group,
-                self.me,
-                storage.incarnation,
-                storage.segment_size,
-                ropewalk.__version__,
-                config.ropewalk_secret,
-            ),
+            self._identity(storage.incarnation),
             self.addresses,
             storage,
             replica,
@@ -372,6 +370,15 @@ class LedgerMember:
             readmitted=self._readmitted,
         )
         self.ledger.on_noted = self._note_peers
+        if (damage := context.store.damage) is not None:
+            giver = BlockGiver(
+                context.store.log,
+                damage.frozen,
+                damage.report,
+                lambda: (context.store.flushed_offset, storage.commit[2]),
+                self._worker,
+            )
+            self.ledger.peers.blocks.give = giver.give
         if self.region is not None:
             self.region.open(self.ledger, settings)
         self._term = self.ledger.standing.term
@@ -382,6 +389,36 @@ class LedgerMember:
         self.ledger.on_forwarded = self._forwarded
         context.newest = self
         self.on_role()
+
+    def _identity(self, incarnation: bytes) -> Identity:
+        config = self._context.config
+        return Identity(
+            config.broker_cluster_name,
+            config.d_leger_group,
+            self.me,
+            incarnation,
+            config.mapped_file_size_commit_log,
+            ropewalk.__version__,
+            config.ropewalk_secret,
+        )
+
+    async def mend(self, shell: Shell, why: StoreDamaged) -> None:
+        """Mend the log, which cannot be opened, from other members. Raises `StoreDamaged` where they cannot either."""
+        config = self._context.config
+        if len(self.addresses) == 1:
+            raise why
+        self._impaired = ImpairedMember(
+            self._identity,
+            self.addresses,
+            self._known,
+            self._readmitted,
+            config.store_path_root_dir,
+            config.store_path_commit_log,
+            config.mapped_file_size_commit_log,
+            self._context.monotonic_ms,
+            self._wake,
+        )
+        await self._impaired.run(shell, why)
 
     # -- reads that see the newest state -------------------------------------------------------------
 
@@ -491,12 +528,17 @@ class LedgerMember:
     def accept(self, link: Connection) -> PeerLink:
         """Return the session of a connection to this member's port."""
         link.stall_exempt = True  # how long a peer may be silent is for the core to say
+        if self._impaired is not None:
+            return self._impaired.accept(link)
         return self.ledger.accept(link)
 
     async def run(self, turns: Turns, shell: Shell) -> LogCut:
         """Be a member until cancelled. The log is cut while it is open, so this never returns."""
         sharing = (self.region.ledger,) if self.region is not None else ()
-        await tasks.run(self.ledger, shell, self._context.rng, sharing)
+        source = LedgerBlocks(self.ledger.peers, lambda: self.ledger.standing.leader)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(BlockRepair(self._context, source).run)
+            await tasks.run(self.ledger, shell, self._context.rng, sharing)
         raise AssertionError("the tasks of a member have ended by themselves")
 
     def transfer(self, target: MemberId, done: Callable[[TransferResult], None]) -> None:

@@ -12,13 +12,14 @@ import trio
 
 from broker.context import BrokerContext
 from broker.remoting.shell import Connection, Session, Shell
-from broker.replication.block_repair import BlockRepair
+from broker.replication.block_repair import BlockRepair, GroupBlocks
 from broker.replication.group_member import LogCut, ReadyWords, Turns
 from broker.replication.master_slave import Replication, promise_of
 from broker.replication.member import HaMember
 from broker.replication.sync import SlaveSync
 from broker.state.ha_status import HaStatus
 from ha.group.roles import SLAVE
+from store.log.commitlog import StoreDamaged
 
 __all__ = ["MasterSlaveMember"]
 
@@ -188,11 +189,15 @@ class MasterSlaveMember:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(replication.run, shell)
             nursery.start_soon(SlaveSync(context, member, replication, turns, shell).run)
-            nursery.start_soon(BlockRepair(context, member, replication).run)
+            nursery.start_soon(BlockRepair(context, GroupBlocks(context, member, replication)).run)
             while member.diverged is None:  # noqa: ASYNC110 - it is found in turns, which know no trio
                 await trio.sleep(_PAUSE_S)
             nursery.cancel_scope.cancel()
         return LogCut(member.diverged, member.behind)
+
+    async def mend(self, shell: Shell, why: StoreDamaged) -> None:
+        """Raise: a log that cannot be opened is for `ropewalk store repair`."""
+        raise why
 
     async def settle(self) -> None:
         """Wait until a master that has replicas has asked them whether another one became master meanwhile."""

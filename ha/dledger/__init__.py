@@ -4,6 +4,7 @@ To be read in this order:
 
     storage.py      what the shell asks of a log and of a store
     hello.py        the introduction of one member to another: challenge, hello, welcome; every refusal in words
+    blocks.py       bytes of the log for a member whose own copy is damaged
     peers.py        the links to all members: a control and a data link each; frames in and out
     kept.py         bytes of own appends, until they are sent to every peer
     ledger.py       `LedgerShell`: events in, effects carried out in their order

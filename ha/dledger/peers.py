@@ -20,6 +20,7 @@ from typing import Final, Protocol
 import structlog
 from msgspec import Struct
 
+from ha.dledger.blocks import Blocks
 from ha.dledger.hello import (
     CHALLENGE_SIZE,
     Identity,
@@ -239,6 +240,11 @@ class PeerLink:
             if group is None:
                 continue  # a member that is set up otherwise, or starts: lost, as on any network
             events, segment_size = group
+            if frame.kind in (Kind.BLOCK, Kind.BLOCK_ANSWER):
+                if self.kind is not Link.CONTROL:
+                    raise RemoteProtocolError(f"a {frame.kind.name} on the {self.kind.name} link")
+                self._peers.blocks.received(self, frame)
+                continue
             if frame.kind in (Kind.FORWARD, Kind.FORWARD_ANSWER):
                 if self.kind is not Link.CONTROL:
                     raise RemoteProtocolError(f"a {frame.kind.name} on the {self.kind.name} link")
@@ -309,6 +315,7 @@ class Peers:
         """The members that had lost their logs and were let in again, for good: they know when they have caught up."""
         self.groups: dict[int, tuple[LinkEvents, int]] = {0: (events, me.segment_size)}
         """The groups that share the links, by the number in their frames: receiver, and size of their segments."""
+        self.blocks = Blocks()
         self.now = now
         self.draw = draw
         self.clock = now()
@@ -430,6 +437,7 @@ class Peers:
     def tick(self, now: int, late: int) -> None:
         """Keep links alive, and end those that say nothing. What came while this loop was late is not read yet."""
         self.clock = now
+        self.blocks.tick(now)
         for link in [*self._strangers, *self._up.values()]:
             if late > PING_MS // 2:
                 link.heard_at += late

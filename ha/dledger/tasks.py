@@ -7,20 +7,34 @@ be in the middle of a restart, and votes wait for the link.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 import trio
 
-from ha.dledger.ledger import LedgerShell
-from ha.dledger.peers import Connection, PeerLink
+from ha.dledger.peers import Connection, PeerLink, Peers
 from ha.raft.types import Link, MemberId
 
 TICK_S = 0.02
 _DIAL_S = 2.0
 _AGAIN_FIRST_S = 0.02
 _AGAIN_MAX_S = 0.5
+
+
+class Linked(Protocol):
+    """A member with links that are to be kept."""
+
+    @property
+    def addresses(self) -> Mapping[MemberId, tuple[str, int]]:
+        """Return the other members."""
+
+    @property
+    def peers(self) -> Peers:
+        """Return the links to them."""
+
+    def tick(self, late: int) -> None:
+        """Do what is due; `late` is by how many milliseconds this comes too late."""
 
 
 class Dialer(Protocol):
@@ -35,9 +49,7 @@ class Dialer(Protocol):
         """Write the bytes that sessions owe."""
 
 
-async def run(
-    ledger: LedgerShell, shell: Dialer, rng: random.Random, sharing: Sequence[LedgerShell] = ()
-) -> None:
+async def run(ledger: Linked, shell: Dialer, rng: random.Random, sharing: Sequence[Linked] = ()) -> None:
     """Be a member until cancelled, and one of the groups that share its links. Raises `MemberFailed`."""
     async with trio.open_nursery() as nursery:
         for peer in ledger.addresses:
@@ -47,7 +59,7 @@ async def run(
         nursery.start_soon(_tick, (ledger, *sharing), shell)
 
 
-async def _tick(ledgers: Sequence[LedgerShell], shell: Dialer) -> None:
+async def _tick(ledgers: Sequence[Linked], shell: Dialer) -> None:
     while True:
         due = trio.current_time() + TICK_S
         await trio.sleep_until(due)
@@ -57,9 +69,7 @@ async def _tick(ledgers: Sequence[LedgerShell], shell: Dialer) -> None:
         shell.flush()
 
 
-async def _keep_linked(
-    ledger: LedgerShell, shell: Dialer, rng: random.Random, peer: MemberId, kind: Link
-) -> None:
+async def _keep_linked(ledger: Linked, shell: Dialer, rng: random.Random, peer: MemberId, kind: Link) -> None:
     host, port = ledger.addresses[peer]
     again_s = _AGAIN_FIRST_S
     while True:
@@ -78,6 +88,6 @@ async def _keep_linked(
 
 
 def _session(
-    ledger: LedgerShell, peer: MemberId, kind: Link, on_gone: Callable[[], None], connection: Connection
+    ledger: Linked, peer: MemberId, kind: Link, on_gone: Callable[[], None], connection: Connection
 ) -> PeerLink:
     return ledger.peers.dialed(connection, peer, kind, on_gone)

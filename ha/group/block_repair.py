@@ -20,7 +20,7 @@ to give. Left to others: the conversation (the caller's), and reading and writin
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -159,12 +159,17 @@ def block_untrusted(span: Span, body: bytes) -> bytes:
 
 
 def repair_bytes(
-    place: Damaged, before: bytes, segment_size: int, block_size: int = BLOCK_SIZE
+    place: Damaged,
+    before: bytes,
+    segment_size: int,
+    block_size: int = BLOCK_SIZE,
+    check: Callable[[bytes, int, int], tuple[int, bool]] = whole_records,
 ) -> Generator[Span, bytes, bytes]:
     """Collect the bytes of a damaged place: yields each span to ask for, is sent its bytes, returns those to put there.
 
-    `before` is what is whole in the place, in front of the records of which one is not. What is returned can be
-    longer than the place, by whole blocks: a damaged size does not tell where its record ends. Raises `RepairRefused`.
+    `before` is what is whole in the place, in front of the records of which one is not, by `check`. What is returned
+    can be longer than the place, by whole blocks: a damaged size does not tell where its record ends. Raises
+    `RepairRefused`.
     """
     data = b""
     if place.stop - place.start > PIECES_MAX * block_size:
@@ -187,9 +192,7 @@ def repair_bytes(
         if data[:at] != before:
             raise RepairRefused("it differs in what is whole here, too: its log is another one")
         try:
-            used, at_filler = whole_records(
-                data[at:], place.base_offset + place.record, segment_size - place.record
-            )
+            used, at_filler = check(data[at:], place.base_offset + place.record, segment_size - place.record)
         except CorruptRecord as exc:
             raise RepairRefused(f"its copy is damaged, too: {exc}") from exc
         if used or at_filler:

@@ -85,7 +85,7 @@ def from_frame(frame: Frame, segment_size: int) -> Message:
             return Read(first, frame.count)
         case Kind.READ_ANSWER:
             return ReadAnswer(first, frame.count, second)
-        case Kind.PING | Kind.FORWARD | Kind.FORWARD_ANSWER:
+        case Kind.PING | Kind.FORWARD | Kind.FORWARD_ANSWER | Kind.BLOCK | Kind.BLOCK_ANSWER:
             raise RemoteProtocolError(f"a {frame.kind.name} is no message of the core")
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from ropewalk.errors import CorruptRecord, RopewalkError
 from ropewalk.format.sidecar import Sidecar, block_sum
 from store.integrity.checksums import Checksums, Damaged
-from store.integrity.scrubber import whole_records
+from store.integrity.scrubber import check_of
 from store.io.disk import Disk
 from store.log.commitlog import CommitLog
 from store.log.segment import Segment
@@ -147,9 +147,8 @@ def probe_place(segment: Segment, place: Damaged) -> tuple[bool, bytes]:
     data = segment.file.read_at(place.start, place.stop - place.start)
     at = place.record - place.start
     try:
-        used, at_filler = whole_records(
-            data[at:], place.base_offset + place.record, segment.size - place.record
-        )
+        check = check_of(segment.placing)
+        used, at_filler = check(data[at:], place.base_offset + place.record, segment.size - place.record)
     except CorruptRecord:
         return False, data[:at]
     return bool(used or at_filler), data[:at]

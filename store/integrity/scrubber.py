@@ -17,6 +17,7 @@ from ropewalk.format.sidecar import Sidecar, block_sum
 from store.integrity.checksums import Checksums, Damaged, damage_text
 from store.io.workers import Worker
 from store.log.commitlog import CommitLog
+from store.log.placing import Placing
 from store.log.segment import Segment
 
 _AT_ONCE_MAX = 8 << 20
@@ -135,7 +136,7 @@ class Scrubber:
         """Read every record; if all are whole, the segment gets checksums. The filler's rest counts as it is."""
         sidecar = Sidecar(segment.base_offset, segment.size, self._block_size)
         rest, position, at_filler = b"", 0, False
-        check = whole_entries if segment.placing.head_size else whole_records
+        check = check_of(segment.placing)
         while sidecar.covered < segment.size:
             block = segment.file.read_at(
                 sidecar.covered, min(self._block_size, segment.size - sidecar.covered)
@@ -208,3 +209,8 @@ def whole_entries(data: bytes, offset: int, room: int) -> tuple[int, bool]:
             decode_record(data, at + HEAD_SIZE)
         at += head.size
     return at, len(data) - at >= 8 and filler_size(data, at) is not None
+
+
+def check_of(placing: Placing) -> Callable[[bytes, int, int], tuple[int, bool]]:
+    """Return the check of records as they stand in a log: `whole_records`, or `whole_entries`."""
+    return whole_entries if placing.head_size else whole_records

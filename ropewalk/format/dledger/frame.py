@@ -17,12 +17,15 @@ The head has 64 bytes, so a frame without a body says 60. What the six numbers m
     READ_ANSWER      number    term      index
     FORWARD          number
     FORWARD_ANSWER   number
+    BLOCK            number    begin     end         checksum
+    BLOCK_ANSWER     number    1: no better
 
 An APPEND has the entries as they stand in the log for its body, and may have none. ROLLED says that they stand at the
 base of the next segment; the receiver knows where that is, because HELLO has compared the sizes. A FORWARD has a
-client's request that only the leader may answer, in a frame of RocketMQ's, and its answer has the leader's. No other
-kind has a body. Flags are ROLLED of an APPEND, OK of its answer, PRE and TRANSFER of votes, UNABLE of a
-HEARTBEAT_ANSWER, LEARNER of both answers. Unused numbers are 0.
+client's request that only the leader may answer, in a frame of RocketMQ's, and its answer has the leader's. A BLOCK
+asks for bytes of the log that are damaged here, and its answer has them, or the reason why not (-1: there is no
+checksum of them here). No other kind has a body. Flags are ROLLED of an APPEND, OK of its answer and of a
+BLOCK_ANSWER, PRE and TRANSFER of votes, UNABLE of a HEARTBEAT_ANSWER, LEARNER of both answers. Unused numbers are 0.
 
 A head is judged before its body arrives: a size that would be refused anyway must not be buffered first.
 """
@@ -39,6 +42,7 @@ from msgspec import Struct as Fields
 
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.dledger.entry import ENTRY_SIZE_MAX
+from ropewalk.format.sidecar import BLOCK_SIZE
 
 HEAD_SIZE: Final = 64
 BODY_SIZE_MAX: Final = ENTRY_SIZE_MAX
@@ -66,6 +70,8 @@ class Kind(IntEnum):
     READ_ANSWER = 10
     FORWARD = 11
     FORWARD_ANSWER = 12
+    BLOCK = 17
+    BLOCK_ANSWER = 18
 
 
 ROLLED: Final = 1
@@ -90,6 +96,8 @@ _FLAGS: Final = {
     Kind.READ_ANSWER: 0,
     Kind.FORWARD: 0,
     Kind.FORWARD_ANSWER: 0,
+    Kind.BLOCK: 0,
+    Kind.BLOCK_ANSWER: OK,
 }
 """The flags that a kind may have."""
 
@@ -214,6 +222,9 @@ def _judged(data: bytes, position: int) -> tuple[int, ...]:
     if kind in (Kind.FORWARD, Kind.FORWARD_ANSWER):
         if not 0 < size - (HEAD_SIZE - 4) <= FORWARD_SIZE_MAX:
             raise RemoteProtocolError(f"a forwarded request of {size - HEAD_SIZE + 4} bytes is out of bounds")
+    elif kind == Kind.BLOCK_ANSWER:
+        if not 0 < size - (HEAD_SIZE - 4) <= BLOCK_SIZE:
+            raise RemoteProtocolError(f"{size - HEAD_SIZE + 4} bytes of a log are out of bounds")
     elif has_body and kind != Kind.APPEND:
         raise RemoteProtocolError(f"a frame of kind {Kind(kind).name} has no body, this one has {size} bytes")
     if kind == Kind.APPEND and (has_body is not (count > 0) or (not has_body and checksum)):

@@ -18,7 +18,7 @@ import trio
 import broker.replication.block_repair
 from broker.broker import Broker
 from broker.metrics.snapshot import Family
-from broker.replication.block_repair import BlockRepair
+from broker.replication.block_repair import BlockRepair, GroupBlocks
 from ha.group.block_repair import BlockRequest, BlockResponse
 from ha.group.hello import RangesRequest, decode_untrusted, encode
 from ropewalk.client.blocking.connection import Connection
@@ -251,7 +251,7 @@ def test_a_member_that_finds_its_own_copy_damaged_gives_nothing_and_serves_nothi
 
 
 def mending_of(broker: Broker) -> BlockRepair:
-    return BlockRepair(broker.context, broker.member, broker.replication)
+    return BlockRepair(broker.context, GroupBlocks(broker.context, broker.member, broker.replication))
 
 
 def damaged_broker(process: InProcess) -> tuple[BlockRepair, Damage, bytes]:
@@ -313,7 +313,7 @@ def two_copies(
             yield link
 
         monkeypatch.setattr(broker.replication.block_repair, "open_connection", connected)
-        monkeypatch.setattr(BlockRepair, "_others", lambda self, place: ("b:1",))
+        monkeypatch.setattr(GroupBlocks, "members", lambda self, place: ("b:1",))
         store = own.broker.store
         assert store.damage is not None
 
@@ -405,5 +405,5 @@ def member_says(monkeypatch: pytest.MonkeyPatch, mending: BlockRepair, bytes_of:
     async def ask(address: str, place: Damaged, before: bytes, reasons: list[str]) -> bytes | None:
         return bytes_of()
 
-    monkeypatch.setattr(mending, "_others", lambda place: ("b:1",))
+    monkeypatch.setattr(mending._source, "members", lambda place: ("b:1",))
     monkeypatch.setattr(mending, "_ask", ask)

@@ -1,0 +1,159 @@
+"""Flipped bytes in the logs of real members of a DLedger group: mended from a peer before the member votes again."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head, filler_size
+from tests.crash.campaign import chosen_seed
+from tests.crash.ledger_group import LedgerGroup, Member
+from tests.crash.ledger_load import Sender, read
+from tests.support.waiting import until
+from tools.drill.reading import compare_logs
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+WHOLE_AGAIN = "the log is whole again"
+
+
+def segments(member: Member) -> list[Path]:
+    """Return the files of a member's log, the oldest first."""
+    return sorted((member.store / f"dledger-{member.id}" / "data").glob("[0-9]*"))
+
+
+def entries(path: Path) -> list[tuple[int, int]]:
+    """Return position and size of each entry of a segment."""
+    data, at, found = path.read_bytes(), 0, []
+    while len(data) - at > HEAD_SIZE and filler_size(data, at) is None and any(data[at : at + 4]):
+        size = decode_head(data[at : at + HEAD_SIZE]).size
+        found.append((at, size))
+        at += size
+    return found
+
+
+def flip(path: Path, position: int) -> None:
+    """Change a byte in place."""
+    fd = os.open(path, os.O_RDWR)
+    try:
+        os.pwrite(fd, bytes([os.pread(fd, 1, position)[0] ^ 0x20]), position)
+    finally:
+        os.close(fd)
+
+
+def fill(group: LedgerGroup, seconds: float = 2.0) -> Sender:
+    """Have a group store some segments, and agree on them."""
+    sender = Sender(group, bytes(20_000))
+    leader = group.leader()
+    until(lambda: len(segments(leader)) > 3 or sender.send(leader, time.monotonic() + 0.3), "the log grows")
+    sender.send(leader, time.monotonic() + 0.2)
+    agree(group)
+    return sender
+
+
+def agree(group: LedgerGroup) -> None:
+    """Wait until all members are there and have the same log on their disks, which is committed."""
+
+    def same() -> bool:
+        found = group.status()
+        ends = {end for each in found for end in (each.end, each.durable, each.committed)}
+        return len(found) == len(group.members) and len(ends) == 1
+
+    until(same, lambda: f"the members do not agree: {group.status()}", pause_s=0.2)
+    time.sleep(0.3)  # the commit point is written down every tenth of a second
+
+
+def kill(members: Sequence[Member]) -> None:
+    for member in members:
+        member.kill()
+
+
+def end_and_compare(group: LedgerGroup, sender: Sender) -> None:
+    """The members are there again: nothing is lost, and they are equal byte for byte."""
+    sender.send(group.leader(), time.monotonic() + 0.3)
+    agree(group)
+    assert set(sender.acknowledged) <= set(read(group.leader()))
+    kill(group.members)
+    for member in group.members[1:]:
+        compared = compare_logs(group.members[0].store, member.store)
+        assert compared.equal, f"{group.members[0].id} and {member.id}: {compared.text}"
+
+
+def places(member: Member, draw: random.Random, where: str) -> tuple[Path, int]:
+    """Choose a byte of a sealed segment, or of an entry of the last one; of a head, or of a body."""
+    files = segments(member)
+    used = [path for path in files if entries(path)]
+    path = used[-1] if where == "the last segment" else draw.choice(used[-3:-1])
+    at, size = draw.choice(entries(path)[:-1])
+    return path, at + (draw.randrange(8, 32) if draw.random() < 0.5 else draw.randrange(HEAD_SIZE, size))
+
+
+def test_a_member_with_flipped_bytes_starts_impaired_and_is_mended_by_another(tmp_path: Path) -> None:
+    draw = random.Random(chosen_seed())
+    with LedgerGroup(tmp_path) as group:
+        sender = fill(group)
+        victim = draw.choice(group.members)
+        victim.kill()
+        for where in ("a sealed segment", "a sealed segment", "the last segment"):
+            flip(*places(victim, draw, where))
+        victim.start()
+        errors = victim.errors.read_text()
+        assert "impaired" in errors and WHOLE_AGAIN in errors
+        end_and_compare(group, sender)
+
+
+def test_members_that_are_all_damaged_mend_each_other_where_one_copy_of_each_byte_is_good(
+    tmp_path: Path,
+) -> None:
+    draw = random.Random(chosen_seed())
+    with LedgerGroup(tmp_path) as group:
+        sender = fill(group)
+        kill(group.members)
+        first, second, third = group.members
+        same = places(first, draw, "a sealed segment")
+        for member in (first, second):  # the same byte of two members, and another one of the third
+            flip(member.store / f"dledger-{member.id}" / "data" / same[0].name, same[1])
+        other = [path for path in segments(third) if entries(path) and path.name != same[0].name][-2]
+        flip(other, entries(other)[0][0] + HEAD_SIZE + 5)
+        for member in group.members:
+            member.launch()
+        for member in group.members:
+            member.wait()
+        assert all(WHOLE_AGAIN in member.errors.read_text() for member in group.members)
+        end_and_compare(group, sender)
+
+
+def test_a_byte_of_which_no_member_has_a_good_copy_stops_all_starts_in_words(tmp_path: Path) -> None:
+    draw = random.Random(chosen_seed())
+    with LedgerGroup(tmp_path) as group:
+        fill(group)
+        kill(group.members)
+        name, position = places(group.members[0], draw, "a sealed segment")
+        for member in group.members:
+            flip(member.store / f"dledger-{member.id}" / "data" / name.name, position)
+            member.launch()
+        for member in group.members:
+            assert member.process.wait(60) not in (0, None)
+            errors = member.errors.read_text()
+            assert "No other member has bytes that are good" in errors, errors[-2000:]
+
+
+def test_a_byte_that_flips_while_a_member_runs_is_found_by_the_scrubber_and_mended(tmp_path: Path) -> None:
+    draw = random.Random(chosen_seed())
+    settings: dict[str, str | int] = {"scrubBytesPerSecond": 64 << 20}
+    with LedgerGroup(tmp_path, settings=settings) as group:
+        sender = fill(group)
+        leader = group.leader()
+        follower = next(member for member in group.members if member is not leader)
+        for member in (leader, follower):
+            flip(*places(member, draw, "a sealed segment"))
+        for member in (leader, follower):
+            until(
+                lambda member=member: "was repaired from" in member.errors.read_text(), f"{member.id} mends"
+            )  # type: ignore[misc]
+        end_and_compare(group, sender)
