@@ -220,7 +220,9 @@ class MessageStore:
         try:
             await_writer(self._disk, self._queues_lock)
             if self.entry_log is not None:
-                self.recovered = self._opening.run_shown(partial(self._recover_entries, self.entry_log))
+                self.recovered = self._opening.run_shown(
+                    partial(self._recover_entries, self.entry_log), self.entry_log.find_damage
+                )
                 self.recovered.findings = self.entry_log.found.findings
             else:
                 self.recovered = self._opening.run()

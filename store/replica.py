@@ -24,7 +24,7 @@ from store.append import Appender, Message
 from store.follow_target import FollowTarget
 from store.log.commitlog import StoreDamaged
 from store.log.entry_writer import EntryWriter, WrittenRun
-from store.log.remedy import REFILL
+from store.log.remedy import MEND
 from store.queues.consume_queue import ConsumeQueue
 from store.recovery.record_runs import KnownQueues, dispatch_runs, learn_queue
 from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
@@ -186,5 +186,5 @@ class Replica:
 
 def _damaged(directory: object, at: int) -> StoreDamaged:
     return StoreDamaged(
-        f"there is no whole entry at offset {at} of the log in {directory}, which is committed: {REFILL}"
+        f"there is no whole entry at offset {at} of the log in {directory}, which is committed: {MEND}"
     )

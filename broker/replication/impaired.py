@@ -30,7 +30,7 @@ from ha.raft.types import Link, MemberId, Message
 from ropewalk.format.dledger.frame import Kind
 from ropewalk.format.sidecar import BLOCK_SIZE
 from store.entries.damage import find_damage
-from store.entries.files import LedgerFiles
+from store.entries.files import NOTHING, CommitNote, LedgerFiles
 from store.integrity.block_repair import put_back
 from store.integrity.checksums import Checksums, Damaged
 from store.io.disk import Disk, StoreLocked
@@ -71,7 +71,7 @@ class ImpairedMember:
         self._checksums = Checksums(root / "ropewalk" / "checksums", BLOCK_SIZE, self._log, self._disk)
         self._now = now_ms
         self._completions = Completions(wake)
-        self._commit_pos = 0
+        self._note = CommitNote(NOTHING)
         me = identity(self._files.load_incarnation())
         self.addresses = {id: each for id, each in addresses.items() if id != me.id}
         told = {id: f"{host}:{port}" for id, (host, port) in self.addresses.items()}
@@ -94,7 +94,7 @@ class ImpairedMember:
                 self._log,
                 self._checksums.frozen,
                 lambda place: None,
-                lambda: (self._checksums.covered_end, self._commit_pos),
+                lambda: (self._checksums.covered_end, self._note.commit[2]),
                 worker,
             )
             self.peers.blocks.give = giver.give
@@ -120,8 +120,8 @@ class ImpairedMember:
         try:
             self._log.load()
             self._checksums.load()
-            note = self._files.load_commit()
-            self._commit_pos = note.commit[2] if note is not None else 0
+            if (note := self._files.load_commit()) is not None:
+                self._note = note
             yield
         finally:
             self._log.close(keep_spare=True)
@@ -129,7 +129,7 @@ class ImpairedMember:
             self._disk.unlock(fd)
 
     def _find(self) -> tuple[Damaged, ...]:
-        return find_damage(self._log, self._checksums, self._commit_pos)
+        return find_damage(self._log, self._checksums, self._note.commit, self._note.rows)
 
     async def _mend_all(self, places: tuple[Damaged, ...], why: StoreDamaged) -> None:
         source = LedgerBlocks(self.peers, lambda: None)

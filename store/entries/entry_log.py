@@ -25,15 +25,17 @@ from typing import Final, NamedTuple, Protocol
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.dledger.entry import decode_head
 from store.entries.cut import remove_behind
+from store.entries.damage import find_damaged_entry
 from store.entries.files import NOTHING, CommitNote, LedgerFiles, LogPoint, LogRun, TermRow
 from store.entries.ordered_writes import OrderedWrites
 from store.entries.reads import FoundRun, Marks, Place, first_index, read_run
 from store.entries.recovery import FoundEntries, recover
+from store.integrity.checksums import Checksums
 from store.io.disk import Disk
 from store.io.workers import Completions, Worker
 from store.log.commitlog import CommitLog, StoreDamaged
 from store.log.entry_writer import EntryWriter, WrittenRun
-from store.log.remedy import REFILL
+from store.log.remedy import MEND
 from store.log.segment import Segment
 from store.write_back import unless_full
 
@@ -138,6 +140,10 @@ class EntryLog:
         self._rows = list(found.rows)
         self.incarnation = self._files.load_incarnation()
         return found
+
+    def find_damage(self, checksums: Checksums) -> int | None:
+        """Return the log offset of a committed entry that is not whole, where no checksum tells. Blocks."""
+        return find_damaged_entry(self._log, checksums.get, self.found.commit, self.found.rows)
 
     def begin(self, host: LogHost, completions: Completions, storage: Worker, reader: Worker) -> None:
         """Go to work, once all that was found is on disk."""
@@ -261,7 +267,7 @@ class EntryLog:
         if not is_whole:
             raise StoreDamaged(
                 f"entry {index} of the log in {self._log.directory}, or one just before it, is not what was written: "
-                f"{REFILL}"
+                f"{MEND}"
             )
 
     # -- what is done ------------------------------------------------------------------------------------

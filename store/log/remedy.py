@@ -13,12 +13,18 @@ REFILL: Final = (
 )
 """The advice for a member whose log cannot be used: the leader has all of it."""
 
+MEND: Final = (
+    "start this member while others run: it takes those bytes from one of them before it votes again. Where none of "
+    f"them has them, {REFILL}"
+)
+"""The advice for a member whose log has bytes that are not what was written."""
+
 
 def bytes_from_a_copy(placing: Placing, root: Path) -> str:
     """Return the way to take the bytes of the store at `root` from another copy; a sentence without its full stop.
 
-    `root` is of a plain store: the log of a DLedger member is not repaired in place.
+    `root` is of a plain store: a DLedger member mends its log itself.
     """
     if placing.head_size:
-        return f"To have them from another member of the group, {REFILL}"
+        return f"To have them from another member of the group, {MEND}"
     return f"`ropewalk store repair {root} --to COPY --from OTHER` takes them from a replica or a backup"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.log.remedy import REFILL
+from store.log.remedy import MEND
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Findings:
     def repair(self) -> str:
         """The advice for bytes of the log that another copy has."""
         if self._is_ledger:
-            return REFILL
+            return MEND
         return (
             f"`ropewalk store repair {self._root} --to COPY --from OTHER` takes it from a replica or a backup"
         )

@@ -22,7 +22,7 @@ from store.log.commitlog import CommitLog
 from store.log.durable_bound import Bound, boot_id, decode_bound
 from store.log.limits import NO_LIMIT
 from store.log.placing import ENTRY
-from store.log.remedy import REFILL
+from store.log.remedy import MEND
 from store.log.segment import Segment
 from store.offline.dry_run_disk import DryRunDisk
 from store.offline.findings import Counts, Finding, Findings, Lost
@@ -275,7 +275,7 @@ class Verification:
             return  # said already: the file has not all of its bytes
         advice = f"`ropewalk store recover {self.layout.root}` says what can be done"
         if self.entries is not None:
-            advice = f"the next start cuts the log here, and a leader sends the entries again; else {REFILL}"
+            advice = f"the next start cuts the log here, and a leader sends the entries again; else {MEND}"
         if to_be_cut:
             self.report.note(
                 segment.file.path, place, f"{what}, behind all that was promised to be durable",

@@ -114,11 +114,12 @@ class Opening:
             self._load_queues()  # forgets what the first walk put in
             return self._walk(self.log.min_offset, durable, flushed_ms)
 
-    def run_shown(self, recover: Callable[[], int]) -> Recovered:
+    def run_shown(self, recover: Callable[[], int], damaged: Callable[[Checksums], int | None]) -> Recovered:
         """Do it for a log of entries, which is indexed through `shown` alone. Blocks; raises as `run`.
 
         `recover` loads the log and brings it to what is true; it returns `shown`, the log offset through which entries
-        are known to be committed. What lies behind may still be replaced.
+        are known to be committed. What lies behind may still be replaced. `damaged` tells the log offset of an entry
+        before that which is not whole, where there are no checksums.
         """
         self._refuse_what_is_not_built()
         self.deleted.load()
@@ -141,6 +142,8 @@ class Opening:
             covered = self._check_end(bound)
             if covered > self.log.end_offset:
                 raise recovery.refuse(self.log, self.log.end_offset, covered)
+            if (offset := damaged(self.checksums)) is not None:
+                raise recovery.refuse(self.log, offset, shown)
         start = self.log.min_offset
         if whole:
             start = min(recovery.start_of_walk(self.log, bound, self.boot, checkpoint.min_timestamp), shown)

@@ -13,6 +13,7 @@ import trio
 
 from tools.drill import operate
 from tools.drill.dledger import LEDGER_DRILLS, MODE
+from tools.drill.ledger_faults import LEDGER_FAULT_DRILLS
 from tools.drill.stage import Drill, Stage
 from tools.drill.testbed import damage
 from tools.drill.testbed.cluster import SLAVE_TIMEOUT_MS, Node
@@ -510,7 +511,7 @@ DRILLS = (
 )
 
 
-ALL_DRILLS = (*DRILLS, *LEDGER_DRILLS)
+ALL_DRILLS = (*DRILLS, *LEDGER_DRILLS, *LEDGER_FAULT_DRILLS)
 MODES = (DRILLS[0].mode, MODE)
 
 

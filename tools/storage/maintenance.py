@@ -25,7 +25,7 @@ from ropewalk.format.index import Geometry
 from store.log.commitlog import CommitLog
 from store.log.durable_bound import boot_id, decode_bound
 from store.log.placing import ENTRY
-from store.log.remedy import REFILL
+from store.log.remedy import MEND
 from store.log.segment import Segment
 from store.offline.diverged import about_of
 from store.offline.dry_run_disk import DryRunDisk
@@ -96,7 +96,7 @@ def _refuse_entry_log(directory: Path, folder: Path) -> UnreadableStore:
     return UnreadableStore(
         f"{directory} is the store of a DLedger member: its log in {folder} has entries, which a start brings in order "
         f"by itself, and which no command changes. `ropewalk store verify {directory}` tells damage, `ropewalk store "
-        f"dump {folder.parent}` reads what is there; for a member whose log is damaged, {REFILL}"
+        f"dump {folder.parent}` reads what is there; for a member whose log is damaged, {MEND}"
     )
 
 
