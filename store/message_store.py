@@ -278,6 +278,7 @@ class MessageStore:
                 self._helpers.worker("ropewalk-entries", self.completions),
                 self._helpers.worker("ropewalk-laggards", self.completions),
             )
+            entry_log.look_for_damage = self._look_for_damage
             self.replica = Replica(
                 self, self._appender, entry_log.writer, entry_log.term_at, entry_log.commit
             )
@@ -314,6 +315,19 @@ class MessageStore:
                 worker,
                 self.damage.collect_reported,
             )
+
+    def _look_for_damage(self, done: Callable[[bool], None]) -> None:
+        """Tell, soon, whether places of the log are known to be damaged; where none is, look for them."""
+        checksums, damage = self._checksums, self.damage
+        if checksums is None or damage is None or len(damage):
+            done(damage is not None and len(damage) > 0)
+            return
+
+        def compared() -> None:
+            damage.collect_reported()
+            done(len(damage) > 0)
+
+        checksums.compare(compared)
 
     def _open_index(self, abnormal: bool) -> None:
         if self.config.index is None:

@@ -41,6 +41,8 @@ from store.write_back import unless_full
 
 _NOTE_INTERVAL_MS: Final = 100
 
+ReadDone = Callable[[LogPoint, LogRun | None, bytes | memoryview], None]
+
 
 class LogHost(Protocol):
     """The store around the log, which owns its flusher and the helper ahead of its writer."""
@@ -100,6 +102,8 @@ class EntryLog:
         """`directory` has DLedger's files beside the log's, `notes` our own; `tails` gets what recovery cuts."""
         self.on_stuck: Callable[[bool], None] = lambda stuck: None
         """Called when a run has to wait or the disk has no room, and when neither is so any more."""
+        self.look_for_damage: Callable[[Callable[[bool], None]], None] = lambda done: done(False)
+        """Look for damaged places of the log, and tell whether there are any that may be mended."""
         self.writer = EntryWriter(self._written)
         """The writer of this member's own entries, while it leads."""
         self.found: FoundEntries
@@ -118,6 +122,8 @@ class EntryLog:
         self._rows: list[TermRow] = []
         self._marks = Marks()
         self._orders: deque[_Place | _Flush | _Cut] = deque()
+        self._held: list[tuple[int, int, ReadDone]] = []
+        """Reads that wait until the damage that they met is mended."""
         self._is_stuck = False
         self._is_cutting = False
         self._flushes: deque[tuple[int, LogPoint, int, Callable[[LogPoint, int], None]]] = deque()
@@ -217,30 +223,31 @@ class EntryLog:
         self._orders.append(_Cut((index, term, pos), done))
         self._work()
 
-    def read(
-        self, index: int, bytes_max: int, done: Callable[[LogPoint, LogRun | None, bytes | memoryview], None]
-    ) -> None:
+    def read(self, index: int, bytes_max: int, done: ReadDone) -> None:
         """Read whole entries of one term and one segment from `index` on; `done` gets no run if they are removed."""
         segments = list(self._log.segments)
         for segment in segments:
             segment.pins += 1
         mark = self._marks.before(max(index - 1, 0))
         job = partial(read_run, segments, self._end[2], mark, index, bytes_max)
-        self._reader.submit(job, partial(self._have_read, segments, index, self.cuts, done))
+        self._reader.submit(job, partial(self._have_read, segments, index, bytes_max, self.cuts, done))
 
     def _have_read(
         self,
         segments: list[Segment],
         index: int,
+        bytes_max: int,
         cuts: int,
-        done: Callable[[LogPoint, LogRun | None, bytes | memoryview], None],
+        done: ReadDone,
         result: tuple[FoundRun, Place | None],
     ) -> None:
         for segment in segments:
             segment.pins -= 1
         found, last = result
-        if cuts == self.cuts and not self._is_cutting:  # else it may be what stood there before
-            self._refuse_damage(index, found)
+        # During a cut, or behind one, it may be what stood there before.
+        if cuts == self.cuts and not self._is_cutting and self._is_damaged(index, found):
+            self.look_for_damage(partial(self._have_looked, index, bytes_max, done))
+            return
         if last is not None and last[0] <= self._end[0]:
             self._marks.read_through(*last)
         done(*found)
@@ -255,8 +262,8 @@ class EntryLog:
         self.doubt = None
         self._writes.submit(partial(self._files.remove, "doubt"), lambda: None)
 
-    def _refuse_damage(self, index: int, found: FoundRun) -> None:
-        """Raise `StoreDamaged` if one of these entries, or a head on the way to them, is not what was written."""
+    def _is_damaged(self, index: int, found: FoundRun) -> bool:
+        """Tell whether one of these entries, or a head on the way to them, is not what was written."""
         prev, run, _data = found
         if run is None:
             first = self._log.segments[0] if self._log.segments else None
@@ -264,11 +271,16 @@ class EntryLog:
         else:
             is_cut = run[0] + run[1] - 1 > self._end[0]
             is_whole = is_cut or (prev[1], run[2]) == (self.term_at(prev[0]), self.term_at(run[0]))
-        if not is_whole:
+        return not is_whole
+
+    def _have_looked(self, index: int, bytes_max: int, done: ReadDone, is_known: bool) -> None:
+        """Read again once the damage is mended. Raises `StoreDamaged` where no checksum tells the place."""
+        if not is_known:
             raise StoreDamaged(
                 f"entry {index} of the log in {self._log.directory}, or one just before it, is not what was written: "
                 f"{MEND}"
             )
+        self._held.append((index, bytes_max, done))
 
     # -- what is done ------------------------------------------------------------------------------------
 
@@ -402,8 +414,11 @@ class EntryLog:
     # -- time --------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Try waiting orders again, and write the commit point down when it is due."""
+        """Try waiting orders and reads again, and write the commit point down when it is due."""
         self._writes.retry()
+        held, self._held = self._held, []
+        for index, bytes_max, done in held:
+            self.read(index, bytes_max, done)
         self._work()
         if (
             self.commit != self._noted

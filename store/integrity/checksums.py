@@ -315,6 +315,30 @@ class Checksums:
         base = segment.base_offset
         return base >= self._from and base not in self._failed and self._covered(segment) < segment.size
 
+    def compare(self, done: Callable[[], None]) -> None:
+        """Have the worker compare the whole log with its checksums; what differs is reported before `done`."""
+        assert self._worker is not None
+        segments = list(self._log.segments)
+        for segment in segments:
+            segment.pins += 1
+        copies = [(segment, self._copy(segment)) for segment in segments]
+
+        def finished(_result: object) -> None:
+            for segment in segments:
+                segment.pins -= 1
+            done()
+
+        self._worker.submit(partial(self._compare, copies), finished)
+
+    def _compare(self, copies: list[tuple[Segment, Sidecar | None]]) -> None:
+        for segment, sidecar in copies:
+            for number, wanted in enumerate(sidecar.sums if sidecar is not None else ()):
+                assert sidecar is not None
+                start, stop = sidecar.block(number)
+                if block_sum(segment.file.read_at(start, stop - start)) != wanted:
+                    place = Damaged(segment.base_offset, start, stop, wanted)
+                    self._found(damage_text(segment, start, stop, self.directory), place)
+
     def _new(self, segment: Segment) -> Sidecar:
         sidecar = Sidecar(segment.base_offset, segment.size, self.block_size)
         self._sidecars[segment.base_offset] = sidecar

@@ -214,7 +214,8 @@ def judge(events: list[Event], kills_ms: list[int], commit_ms: int) -> list[str]
             for kill in kills_ms
         ):
             faults.append(
-                f"{kind} {number} of queue {place[1]} was delivered again, and was committed long ago"
+                f"{kind} {number} of queue {place[1]} was delivered again {at_ms - earlier} ms later, and was committed "
+                f"long ago: first {_since_kill(earlier, kills_ms)}, then {_since_kill(at_ms, kills_ms)}"
             )
         if kind == "orderly":
             before = reached.get(place[1])
@@ -237,6 +238,12 @@ def judge(events: list[Event], kills_ms: list[int], commit_ms: int) -> list[str]
         if kind != "delayed" and in_order != sorted(in_order):
             faults.append(f"queue {queue_id} of the {kind} topic is out of its producer's order")
     return faults
+
+
+def _since_kill(at_ms: int, kills_ms: list[int]) -> str:
+    """Return in words how long after which kill a moment is."""
+    before = [kill for kill in kills_ms if kill <= at_ms]
+    return f"{at_ms - before[-1]} ms after kill {len(before)}" if before else "before the first kill"
 
 
 def latest_ms(events: list[Event]) -> int:
