@@ -214,8 +214,8 @@ def judge(events: list[Event], kills_ms: list[int], commit_ms: int) -> list[str]
             for kill in kills_ms
         ):
             faults.append(
-                f"{kind} {number} of queue {place[1]} was delivered again {at_ms - earlier} ms later, and was committed "
-                f"long ago: first {_since_kill(earlier, kills_ms)}, then {_since_kill(at_ms, kills_ms)}"
+                f"{kind} {number} of queue {place[1]} was delivered again {at_ms - earlier} ms later, and was "
+                f"committed long ago: first {_since_kill(earlier, kills_ms)}, then {_since_kill(at_ms, kills_ms)}"
             )
         if kind == "orderly":
             before = reached.get(place[1])

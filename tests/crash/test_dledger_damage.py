@@ -157,6 +157,33 @@ def test_a_byte_that_flips_while_a_member_runs_is_found_by_the_scrubber_and_mend
         end_and_compare(group, sender)
 
 
+def test_a_leader_whose_log_is_damaged_where_a_lagging_member_needs_it_mends_it_and_goes_on(
+    tmp_path: Path,
+) -> None:
+    draw = random.Random(chosen_seed())
+    settings: dict[str, str | int] = {"scrubBytesPerSecond": 0}
+    with LedgerGroup(tmp_path, settings=settings) as group:
+        first = group.leader()
+        lagging, leader = (member for member in group.members if member is not first)
+        lagging.kill()
+        sender = Sender(group, bytes(20_000))
+        sender.send_while(first, lambda: len(sender.acknowledged) < 170)
+        until(lambda: all(map(is_summed, segments(leader)[:-2])), "the sealed segments get checksums")
+        flip(*places(leader, draw, "a sealed segment"))
+        first.kill()
+        lagging.start()  # the other one is elected, and has the byte that is needed
+        until(lambda: "ropewalk store verify" in leader.errors.read_text(), "it meets the damage")
+        first.start()
+        agree(group)
+        assert leader.process.poll() is None and is_mended(leader)
+        end_and_compare(group, sender)
+
+
+def is_summed(segment: Path) -> bool:
+    """Whether there are checksums of a segment."""
+    return (segment.parents[2] / "ropewalk" / "checksums" / segment.name).exists()
+
+
 def is_mended(member: Member) -> bool:
     """Whether a running member says that it has good bytes again."""
     return "was repaired from" in member.errors.read_text()
