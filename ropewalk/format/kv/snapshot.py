@@ -57,7 +57,7 @@ Column = Sequence[Any]
 
 
 class Head(Struct, frozen=True):
-    """The point of the log at which a state was taken, and what it is the state of."""
+    """The point of the log at which a state was taken, and the region that has it."""
 
     index: int
     term: int
@@ -155,7 +155,7 @@ def end_part(count: int) -> Part:
 
 
 class SnapshotReader:
-    """The parts of a snapshot out of bytes that come piece by piece, and that nobody vouches for."""
+    """A reader of untrusted bytes that come piece by piece, and hold the parts of a snapshot."""
 
     def __init__(self) -> None:
         self.head: Head | None = None
