@@ -71,7 +71,7 @@ class Directory:
         """Name servers that have answered before, to which there may be a connection that has gone silent."""
 
     def route(self, topic: str, *, fresh: bool = False, deadline: float | None = None) -> Steps[TopicRoute]:
-        """Return the route of a topic; a `fresh` one is what name servers have now, whatever is known.
+        """Return the route of a topic; a `fresh` one is of name servers alone, and not of memory.
 
         By `deadline`, where one is given, it is here or is not; a route that is known leaves half of the time for what
         it is needed for.
