@@ -20,7 +20,7 @@ from typing import Any, Concatenate, Final, Never, ParamSpec, TypeVar
 
 import anyio
 
-from ropewalk.client.aio.gathering import Gathering
+from ropewalk.client.aio.kv.gathering import Gathering
 from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.core.options import check_arguments, check_seconds, refuse_unknown
