@@ -51,7 +51,7 @@ class SnapshotFile:
         self._disk.move(self._temporary, self._path)
 
     def discard(self) -> None:
-        """Remove what was written."""
+        """Remove the unfinished file."""
         self._disk.remove(self._temporary)
 
 

@@ -211,7 +211,7 @@ class RegionStore:
         return self._applied
 
     def retire_before(self, pos: int) -> None:
-        """Let the log begin at the segment that holds this offset, unless a start would read what is before it."""
+        """Let the log begin at the segment that holds this offset, or earlier if a start would read older entries."""
         log = self.log
         pos = min(pos, self.entries.noted[2], log.flushed_offset)
         count = sum(segment.end_offset <= pos for segment in log.segments[:-1])

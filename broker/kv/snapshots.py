@@ -166,7 +166,7 @@ class Snapshots:
         self.failure = failure
 
     def _published(self) -> None:
-        """Drop what the snapshot makes needless: older ones, and segments below the one before it."""
+        """Keep the newest two snapshots."""
         self._writing = None
         if self.failure:
             log.info("a snapshot of the key-value store was written again", index=self._begun[0])
