@@ -275,7 +275,7 @@ class KvCore(ClusterSteps):
         return [values[key] for key in keys]
 
     def write_each(self, operations: Sequence[Operation]) -> Steps[list[Result | RopewalkError]]:
-        """Do operations that were asked for apart, in one request if that will do; return what became of each.
+        """Do operations that were asked for apart, in one request if that will do; return the outcome of each.
 
         A refusal is of those alone that it is due to.
         """
@@ -576,7 +576,7 @@ def sequence_of(name: Text, count: int) -> NextSequence:
 
 
 def swapped(result: Result) -> Swapped:
-    """Return the result of `put_if_absent` or `compare_and_put` as what it is."""
+    """Return the result of `put_if_absent` or `compare_and_put` with its type."""
     assert isinstance(result, Swapped)
     return result
 
