@@ -99,6 +99,7 @@ LONG_S: dict[str, int] = {
     "tests/tools/drill/test_run.py": 75,
     "tests/compat/test_replication.py": 70,
     "tests/crash/test_dledger.py": 60,
+    "tests/crash/test_dledger_damage.py": 45,
     "tests/spark/sink/test_kills.py": 60,
     "tests/compat/test_transactions.py": 50,
     "tests/ha/test_pair.py": 50,

@@ -1,4 +1,4 @@
-"""A DLedger member whose log is damaged below what is known to be flushed or committed: it mends before it opens.
+"""A DLedger member with damage in front of the flushed or the committed end of its log: it mends before it opens.
 
 It has links to the others and nothing else: it neither votes nor campaigns, answers no entries and serves no client.
 Over the links it asks for the bytes that belong to the damaged places, and gives others what is good here, who may be
@@ -179,7 +179,7 @@ class ImpairedMember:
     # -- news of the links -------------------------------------------------------------------------------
 
     def tick(self, late: int) -> None:
-        """Keep the links alive, and answer what was read."""
+        """Keep the links alive, and send the bytes that were read for others."""
         self.peers.tick(self._now(), late)
         self._completions.run()
 

@@ -34,7 +34,7 @@ class Linked(Protocol):
         """Return the links to them."""
 
     def tick(self, late: int) -> None:
-        """Do what is due; `late` is by how many milliseconds this comes too late."""
+        """Tell that time went on; `late`: how many milliseconds later than it was asked for."""
 
 
 class Dialer(Protocol):

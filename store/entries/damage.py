@@ -1,4 +1,4 @@
-"""The damaged places of a log of entries, below what is known to be flushed or committed.
+"""The damaged places of a log of entries, in front of its flushed or its committed end.
 
 Blocks are held against their checksums. The newest entries have none yet: of the last two segments, what no checksum
 covers is walked entry by entry, through the commit point. An entry is whole if its body passes its CRC, and if its head
@@ -29,7 +29,7 @@ _UNSUMMED_SEGMENTS: Final = 2
 def find_damage(
     log: CommitLog, checksums: Checksums, commit: LogPoint, rows: Sequence[TermRow]
 ) -> tuple[Damaged, ...]:
-    """Return the places of a loaded log that are not what was written, the oldest first. Blocks."""
+    """Return the damaged places of a loaded log, the oldest first. Blocks."""
     found: list[Damaged] = []
     for segment in log.segments:
         sidecar = checksums.get(segment)

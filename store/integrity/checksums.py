@@ -316,7 +316,7 @@ class Checksums:
         return base >= self._from and base not in self._failed and self._covered(segment) < segment.size
 
     def compare(self, done: Callable[[], None]) -> None:
-        """Have the worker compare the whole log with its checksums; what differs is reported before `done`."""
+        """Have the worker compare the whole log with its checksums, and report blocks that differ before `done`."""
         assert self._worker is not None
         segments = list(self._log.segments)
         for segment in segments:

@@ -15,6 +15,7 @@ from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head, filler_size
 from tests.crash.campaign import chosen_seed
 from tests.crash.ledger_group import LedgerGroup, Member
 from tests.crash.ledger_load import Sender, read
+from tests.support.long_run import long_only
 from tests.support.waiting import until
 from tools.drill.reading import compare_logs
 
@@ -143,6 +144,7 @@ def test_a_byte_of_which_no_member_has_a_good_copy_stops_all_starts_in_words(tmp
             assert "No other member has bytes that are good" in errors, errors[-2000:]
 
 
+@long_only
 def test_a_byte_that_flips_while_a_member_runs_is_found_by_the_scrubber_and_mended(tmp_path: Path) -> None:
     draw = random.Random(chosen_seed())
     settings: dict[str, str | int] = {"scrubBytesPerSecond": 64 << 20}

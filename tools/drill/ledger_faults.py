@@ -31,7 +31,7 @@ async def _goes_on(stage: Stage, leader: Node, what: str) -> None:
 
 
 async def slow_follower(stage: Stage) -> None:
-    """One follower is far away behind a thin line: the other one and the leader are a quorum without it."""
+    """A follower is far away behind a thin line: the other one and the leader are a quorum without it."""
     await stage.calm(0.2)
     leader, followers = leader_and_followers(stage)
     slow = stage.rng.choice(followers)
