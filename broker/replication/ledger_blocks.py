@@ -109,7 +109,7 @@ class LedgerBlocks:
                 answered.set()
 
             self._peers.blocks.ask(link, span, self._peers.now(), done)
-            link.connection.push()
+            link.push()
             await answered.wait()
             if isinstance(answer := answers[0], Refusal):
                 raise (NoGoodCopy if answer.is_final else RepairRefused)(answer.text)

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from ha.group.block_repair import Span
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.dledger.frame import OK, Frame, Kind, encode_head
 from ropewalk.format.sidecar import block_sum
-
-if TYPE_CHECKING:
-    from ha.dledger.peers import PeerLink
 
 __all__ = ["Answer", "Blocks", "Refusal"]
 
@@ -40,10 +37,24 @@ class Refusal:
 Answer = bytes | Refusal
 
 
+class BlockLink(Protocol):
+    """The control link to a member."""
+
+    @property
+    def is_up(self) -> bool:
+        """Tell whether frames may be sent."""
+
+    def send(self, head: bytes, body: bytes | memoryview = b"") -> None:
+        """Owe the peer a frame."""
+
+    def push(self) -> None:
+        """Write owed bytes now, and not only when the turn ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     until: int
-    link: PeerLink
+    link: BlockLink
     span: Span
     done: Callable[[Answer], None]
 
@@ -59,14 +70,14 @@ class Blocks:
         self._number = 0
         self._asked: dict[int, _Asked] = {}
 
-    def ask(self, link: PeerLink, span: Span, now: int, done: Callable[[Answer], None]) -> None:
+    def ask(self, link: BlockLink, span: Span, now: int, done: Callable[[Answer], None]) -> None:
         """Ask the member at the other end of a control link; `done` is told its answer, once."""
         self._number = (self._number + 1) & 0xFFFFFFFF
         self._asked[self._number] = _Asked(now + PATIENCE_MS, link, span, done)
         wanted = -1 if span.wanted is None else span.wanted
         link.send(encode_head(Kind.BLOCK, 0, 0, self._number, (span.start, span.end, wanted, 0, 0, 0)))
 
-    def received(self, link: PeerLink, frame: Frame) -> None:
+    def received(self, link: BlockLink, frame: Frame) -> None:
         """Answer a question, or take an answer. Raises `RemoteProtocolError` for a question that makes no sense."""
         if frame.kind is Kind.BLOCK:
             self._give(link, frame)
@@ -84,7 +95,7 @@ class Blocks:
         else:
             asked.done(data)
 
-    def _give(self, link: PeerLink, frame: Frame) -> None:
+    def _give(self, link: BlockLink, frame: Frame) -> None:
         start, end, wanted = frame.numbers[:3]
         if not 0 <= start < end:
             raise RemoteProtocolError(f"no log has bytes from {start} to {end}")
@@ -98,7 +109,7 @@ class Blocks:
             else:
                 body, flags, kind = found, OK, 0
             link.send(encode_head(Kind.BLOCK_ANSWER, flags, 0, number, (kind, 0, 0, 0, 0, 0), body), body)
-            link.connection.push()
+            link.push()
 
         self.give(Span(start, end, None if wanted < 0 else wanted), answer)
 

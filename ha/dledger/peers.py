@@ -275,6 +275,10 @@ class PeerLink:
         if body:
             self.connection.send(body)
 
+    def push(self) -> None:
+        """Write owed bytes now, and not only when the turn ends."""
+        self.connection.push()
+
     # -- the end -----------------------------------------------------------------------------------------
 
     def hang_up(self, why: str) -> None:

@@ -25,7 +25,7 @@ from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
 from ropewalk.format.sidecar import Sidecar, block_sum
-from store.integrity.block_repair import Damage, Damaged
+from store.integrity.block_repair import Damage
 from store.io.disk import MappedFile
 from tests.broker.harness import InProcess, config_of, without_fsync
 from tests.ha.pairs import SEGMENT_SIZE, Pair, send, until_acknowledged
@@ -402,7 +402,7 @@ def test_a_broker_on_its_own_says_which_command_helps(asked: InProcess) -> None:
 def member_says(monkeypatch: pytest.MonkeyPatch, mending: BlockRepair, bytes_of: Callable[[], bytes]) -> None:
     """Another member is there, and gives this."""
 
-    async def ask(address: str, place: Damaged, before: bytes, reasons: list[str]) -> bytes | None:
+    async def ask(*_about: object) -> bytes | None:
         return bytes_of()
 
     monkeypatch.setattr(mending._source, "members", lambda place: ("b:1",))
