@@ -404,9 +404,9 @@ class PullProcessor:
             self._statistics.got(queue.topic, group, self._store.now, result.count, result.size)
         else:
             self._statistics.missed += 1
-        code, suggested = self._place(group, offset, result)
+        code, suggested, next_offset = self._place(group, offset, result)
         if found and request.serialize_type == JSON:
-            numbers = result.max_offset, result.min_offset, result.next_offset, suggested, request.opaque
+            numbers = result.max_offset, result.min_offset, next_offset, suggested, request.opaque
             pieces = _found_frame(result.records, result.size, numbers)
             session.outbox.send_frame(request, code, *pieces, long_polling=has_waited)
             return
@@ -414,7 +414,7 @@ class PullProcessor:
             code=code,
             ext={
                 "suggestWhichBrokerId": str(suggested),
-                "nextBeginOffset": str(result.next_offset),
+                "nextBeginOffset": str(next_offset),
                 "minOffset": str(result.min_offset),
                 "maxOffset": str(result.max_offset),
             },
@@ -426,16 +426,16 @@ class PullProcessor:
         )
         session.outbox.send_frame(request, code, encode_frame(answer), long_polling=has_waited)
 
-    def _place(self, group: str, offset: int, result: GetResult) -> tuple[int, int]:
-        """Return the response code, and the id of the broker that the consumer should pull from next.
+    def _place(self, group: str, offset: int, result: GetResult) -> tuple[int, int, int]:
+        """Return the response code, the id of the broker that the consumer should pull from next, and the offset there.
 
         A consumer that is so far behind that what it reads has left the memory is sent to a slave, and back when it has
-        caught up: the master's memory is for those at the end. A slave sends nobody to an earlier offset, because it
-        may only be late itself.
+        caught up: the master's memory is for those at the end. A slave sends nobody to another offset, because it may
+        only be late itself: what it has next counts to clients, whatever the code is.
         """
         code = code_of(result.status, offset)
         if not (self._rules.slave_reads or self.is_slave):
-            return code, 0
+            return code, 0, result.next_offset
         config = self._groups.get(group)
         looked = result.status in (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE)
         behind = self._store.log.end_offset - result.last_physical if looked else 0
@@ -445,12 +445,13 @@ class PullProcessor:
             suggested = config.which_broker_when_consume_slowly if slow else config.broker_id
         if self.is_slave:
             if code == ResponseCode.PULL_OFFSET_MOVED and result.status is not GetStatus.OFFSET_RESET:
-                return ResponseCode.PULL_RETRY_IMMEDIATELY, config.broker_id if config is not None else 0
+                master = config.broker_id if config is not None else 0
+                return ResponseCode.PULL_RETRY_IMMEDIATELY, master, offset
             if self.has_master and not slow:
                 suggested = 0
                 if result.status is not GetStatus.FOUND:
                     code = ResponseCode.PULL_RETRY_IMMEDIATELY
-        return code, suggested
+        return code, suggested, result.next_offset
 
     def _answer_now(self, held: HeldPull, code: int, frame: bytes) -> None:
         session = held.session
