@@ -26,7 +26,7 @@ The second row stands in front because until then a leader does not know what is
 earlier one. The last is for people: a change that waits for members that are dead ends only with their coming back.
 
 *Learners* are members that get the log and are in no majority. They differ from a member that lost its log
-(`quorum.Readmission`): that one is a voter, which others count, and it says itself that it may not be counted. A
+(`readmission.py`): that one is a voter, which others count, and it says itself that it may not be counted. A
 learner does not even know for sure: it may have been promoted by an entry that it lacks. So it answers a candidate like
 every other member, and the candidate counts by its own configuration. Only what this member *knows* it is not keeps it
 from campaigning (`ConfigHistory.has_voter`).
