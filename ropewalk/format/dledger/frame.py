@@ -24,7 +24,7 @@ An APPEND has the entries as they stand in the log for its body, and may have no
 base of the next segment; the receiver knows where that is, because HELLO has compared the sizes. A FORWARD has a
 client's request that only the leader may answer, in a frame of RocketMQ's, and its answer has the leader's. A BLOCK
 asks for bytes of the log that are damaged here, and its answer has them, or the reason why not (-1: there is no
-checksum of them here). No other kind has a body. Flags are ROLLED of an APPEND, OK of its answer and of a
+checksum of them here). No other kind has a body. Flags are ROLLED and CONFIG of an APPEND, OK of its answer and of a
 BLOCK_ANSWER, PRE and TRANSFER of votes, UNABLE of a HEARTBEAT_ANSWER, LEARNER of both answers. Unused numbers are 0.
 
 A head is judged before its body arrives: a size that would be refused anyway must not be buffered first.
@@ -75,6 +75,8 @@ class Kind(IntEnum):
 
 
 ROLLED: Final = 1
+CONFIG: Final = 2
+"""The one entry of the APPEND has the record of a configuration."""
 OK: Final = 1
 PRE: Final = 1
 TRANSFER: Final = 2
@@ -84,7 +86,7 @@ LEARNER: Final = 2
 """The follower is part of no majority: it lost its log and has not caught up."""
 
 _FLAGS: Final = {
-    Kind.APPEND: ROLLED,
+    Kind.APPEND: ROLLED | CONFIG,
     Kind.APPEND_ANSWER: OK | LEARNER,
     Kind.HEARTBEAT: 0,
     Kind.HEARTBEAT_ANSWER: UNABLE | LEARNER,
