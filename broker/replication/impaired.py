@@ -74,6 +74,9 @@ class ImpairedMember:
         self._note = CommitNote(NOTHING)
         me = identity(self._files.load_incarnation())
         self.addresses = {id: each for id, each in addresses.items() if id != me.id}
+        ballot = self._files.load_ballot()
+        self.term = ballot[0] if ballot is not None else 0
+        """The term of the ballot that is on disk."""
         told = {id: f"{host}:{port}" for id, (host, port) in self.addresses.items()}
         self.peers = Peers(me, told, known, readmitted, self, now_ms, secrets.token_bytes)
         self.mended = 0
@@ -98,17 +101,21 @@ class ImpairedMember:
                 worker,
             )
             self.peers.blocks.give = giver.give
+            log.error("impaired: the log is damaged, and is mended from other members", reason=str(why))
+            refused: StoreDamaged | None = None
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(tasks.run, self, shell, random.Random())
-                    while places:
-                        await self._mend_all(places, why)
+                    while places and refused is None:
+                        refused = await self._mend_all(places)
                         places = await trio.to_thread.run_sync(self._find)
                     nursery.cancel_scope.cancel()
             finally:
                 self.peers.close()
                 shell.flush()
                 worker.stop()
+        if refused is not None:
+            raise refused
         log.warning("the log is whole again", places=self.mended)
 
     @contextmanager
@@ -131,13 +138,9 @@ class ImpairedMember:
     def _find(self) -> tuple[Damaged, ...]:
         return find_damage(self._log, self._checksums, self._note.commit, self._note.rows)
 
-    async def _mend_all(self, places: tuple[Damaged, ...], why: StoreDamaged) -> None:
+    async def _mend_all(self, places: tuple[Damaged, ...]) -> StoreDamaged | None:
+        """Mend these places; return the error of one of which no other member has good bytes."""
         source = LedgerBlocks(self.peers, lambda: None)
-        log.error(
-            "impaired: the log is damaged, and is mended from other members",
-            places=len(places),
-            reason=str(why),
-        )
         left, said_at = list(places), trio.current_time()
         refusals: dict[MemberId, RepairRefused] = {}
         while left:
@@ -158,13 +161,24 @@ class ImpairedMember:
                 told = "; ".join(f"{member}: {text}" for member, text in refusals.items())
                 if all(isinstance(refusals.get(member), NoGoodCopy) for member in self.addresses):
                     await trio.sleep(LINGER_S)
-                    raise StoreDamaged(f"{why}. No other member has bytes that are good ({told})")
+                    return self._lost(place, told)
                 if trio.current_time() - said_at >= SAY_AGAIN_S:
                     said_at = trio.current_time()
                     log.error(
                         "still impaired", offset=place.offset, reason=told or "no other member is linked"
                     )
                 await trio.sleep(PAUSE_S)
+
+        return None
+
+    def _lost(self, place: Damaged, told: str) -> StoreDamaged:
+        segment = self._log.find(place.offset)
+        assert segment is not None, place
+        return StoreDamaged(
+            f"damaged bytes in {segment.file.path} at byte {place.start} to {place.stop} (log offset {place.offset}), "
+            f"and no other member has good ones ({told}). Nothing was changed there. `ropewalk store verify "
+            f"{self._root}` lists all damage; docs/operate/dledger.md tells how a group goes on with a backup"
+        )
 
     async def _mend(self, place: Damaged, fetch: Fetch) -> None:
         """Fetch the bytes of a place, and put them back."""
@@ -182,12 +196,6 @@ class ImpairedMember:
         """Keep the links alive, and send the bytes that were read for others."""
         self.peers.tick(self._now(), late)
         self._completions.run()
-
-    @property
-    def term(self) -> int:
-        """Return the term of the ballot that is on disk."""
-        ballot = self._files.load_ballot()
-        return ballot[0] if ballot is not None else 0
 
     def linked(self, peer: MemberId, number: int, kind: Link, up: bool) -> None:
         """Do nothing: a link that is up is asked for bytes."""

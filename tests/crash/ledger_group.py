@@ -134,6 +134,13 @@ class LedgerGroup:
         stop(self._name_server)
         self._log.close()
 
+    def kill(self) -> None:
+        """kill -9 all members at once: one that lives on for a moment would be elected, and append to its log."""
+        for member in self.members:
+            member.process.kill()
+        for member in self.members:
+            member.kill()
+
     def status(self) -> tuple[LedgerStatus, ...]:
         """Return what the members that answer say of themselves; nothing while there is no telling."""
         try:

@@ -87,8 +87,7 @@ def lose_leaders(
             verdict.faults.append(f"queue {sender.queue_id}: {len(lost)} acknowledged are lost: {lost[:5]}")
         if once != sorted(once):
             verdict.faults.append(f"queue {sender.queue_id} is out of its producer's order")
-    for member in group.members:
-        member.kill()
+    group.kill()
     first, *others = group.members
     for other in others:
         compared = compare_logs(first.store, other.store)
