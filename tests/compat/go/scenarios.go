@@ -30,9 +30,8 @@ var scenarios = map[string]func(*World){
 
 // Played on request only: somebody else is at the other end.
 var halves = map[string]func(*World){
-	"asker":        asker,
-	"answerer":     answerer,
-	"failing_over": failingOver,
+	"asker":    asker,
+	"answerer": answerer,
 }
 
 var background = context.Background()
