@@ -21,8 +21,7 @@ def replayed(text: str) -> str:
             told = []
             lines.append(line)
             if word == "group":
-                at = rest.index("+") if "+" in rest else len(rest)
-                script = Script(rest[:at], others=rest[at + 1 :])
+                script = Script(rest)
             else:
                 told = script.run(line[2:])
             lines += told

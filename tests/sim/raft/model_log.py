@@ -16,8 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from ha.raft.quorum import ConfigHistory
-from ha.raft.types import NOTHING, Ballot, Config, CutDone, Durable, Event, Point, Run, Saved
+from ha.raft.types import NOTHING, Ballot, CutDone, Durable, Event, Point, Run, Saved
 
 Entry = tuple[int, int, int, int, int]
 """(index, term, payload, pos, size)"""
@@ -182,8 +181,8 @@ class ModelLog:
             self._waiting += 1
             self._order(placing)
 
-    def append(self, term: int, payloads: list[int], config: Config | None = None) -> Run:
-        """Append what fits into one segment, and return the run; with a configuration, its one entry."""
+    def append(self, term: int, payloads: list[int]) -> Run:
+        """Append what fits into one segment, and return the run."""
         assert self.accepts
         end = self.end
         sizes = [60 + payload * 37 % 900 for payload in payloads]
@@ -199,14 +198,13 @@ class ModelLog:
             pos += size
             count += 1
         self._flush()
-        return Run(end.index + 1, count, term, first, pos - first, config)
+        return Run(end.index + 1, count, term, first, pos - first)
 
-    def read(self, index: int, size: int, configs: ConfigHistory) -> tuple[Point, Run]:
-        """Read a run from `index` on, as `Effects.fetch` asks; the entry of a configuration is a run of its own."""
+    def read(self, index: int, size: int) -> tuple[Point, Run]:
+        """Read a run from `index` on, as `Effects.fetch` asks."""
         begin = self.view[index]
         stop, total = index, 0
-        end = configs.end_of_run(index, len(self.view) - 1)
-        while stop <= end:
+        while stop < len(self.view):
             entry = self.view[stop]
             if entry[1] != begin[1] or entry[3] != begin[3] + total or (total and total + entry[4] > size):
                 break
@@ -215,7 +213,7 @@ class ModelLog:
             total += entry[4]
             stop += 1
         prev = end_of(self.view[index - 1]) if index else NOTHING
-        return prev, Run(index, stop - index, begin[1], begin[3], total, configs.carried_by(index))
+        return prev, Run(index, stop - index, begin[1], begin[3], total)
 
     def _write(self, placing: Placing) -> None:
         end, fresh = self.end, placing.fresh

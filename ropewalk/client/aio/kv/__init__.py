@@ -1,1 +1,0 @@
-"""The key-value client inside an event loop, and its batches."""
