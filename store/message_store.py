@@ -458,6 +458,15 @@ class MessageStore:
         if not self.follows:  # the records of a slave were stored when its master says
             self._last_store_ms = self.now
 
+    def refresh_time(self) -> None:
+        """Move the store time on within a turn, which may have begun before the next message was sent.
+
+        A message that has to wait counts from its store time, and may not come early by a long turn.
+        """
+        now = self._now_ms()
+        if now > self.now and not self.follows:
+            self.now = self._appender.now = self._last_store_ms = now
+
     def publish(self) -> None:
         """End a turn: let consumers see what may be seen, and ask for the flush that is owed."""
         if self.entry_log is not None:

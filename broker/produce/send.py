@@ -337,6 +337,7 @@ class SendProcessor:
             raw, key, tag_code, waits = plain
             message = queue, body, raw, header.flag, sys_flag, header.born_timestamp, times, 0, tag_code
             return Placed(message, key, waits)
+        self.store.refresh_time()
         properties, row = self._judge_properties(header.properties or "", sys_flag, times)
         is_half, half = row is HALF, None
         if is_half and code in _REPLIES:

@@ -60,6 +60,22 @@ def test_a_level_beyond_the_table_is_its_last(running: InProcess) -> None:
     assert record.properties["DELAY"] == "18"
 
 
+def test_a_delay_begins_no_earlier_than_its_message_was_sent_however_long_the_turn_is(
+    running: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, clock = running.broker.store.begin_turn, running.clock
+
+    def begin_long_before() -> None:
+        begin()
+        clock.ms += 40
+
+    monkeypatch.setattr(running.broker.store, "begin_turn", begin_long_before)
+    delayed(running.connect(), 1)
+    running.settle()
+    (record,) = running.stored(SCHEDULE, 0)
+    assert record.store_timestamp == START_MS + 40
+
+
 def test_a_delay_level_wins_over_a_timer(running: InProcess) -> None:
     delayed(running.connect(), 1, properties={"TIMER_DELAY_SEC": "9", "TIMER_DELIVER_MS": "5"})
     (record,) = running.stored(SCHEDULE, 0)
