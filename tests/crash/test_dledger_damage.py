@@ -138,6 +138,7 @@ def test_a_byte_of_which_no_member_has_a_good_copy_stops_all_starts_in_words(tmp
             for member in group.members:
                 if member.process.poll() is not None:
                     said[member.id] = member.errors.read_text()
+                    member.kill()
                     member.launch()  # as a supervisor does: another one may still have to hear of it
             return len(said) == len(group.members)
 
