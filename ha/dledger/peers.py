@@ -10,6 +10,9 @@ it. It lives in three states:
 Between two followers nothing is said for hours, so a PING goes out where nothing else did: without it a cut cable
 would be noticed in the minute in which votes are needed. A connection that comes anew takes the place of the one
 before: the peer knows better than this end that the old one is dead.
+
+Which members there are, the address book knows (`ha.dledger.address_book`). It changes while links are up: `configure`
+tells the configuration in force, and an introduction may tell a newer one. Links to members that are in it no more end.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Final, Protocol
 import structlog
 from msgspec import Struct
 
+from ha.dledger.address_book import AddressBook, Membership
 from ha.dledger.hello import (
     CHALLENGE_SIZE,
     Identity,
@@ -30,6 +34,7 @@ from ha.dledger.hello import (
     prove,
     read_introduction,
     refusal_of,
+    strangers_refusal,
 )
 from ha.raft.frames import from_frame
 from ha.raft.types import Append, AppendAnswer, Link, MemberId, Message
@@ -190,9 +195,13 @@ class PeerLink:
             self.connection.send(self._introduce(Step.HELLO, body))
         elif step is (Step.WELCOME if self._dialed else Step.HELLO):
             found, proven = read_introduction(step, body, peers.me.secret, self._challenge)
-            why = refusal_of(found, proven, peers.me, peers.members, peers.known.get(found.id))
+            why = refusal_of(found, proven, peers.me, peers.known.get(found.id))
             if why is None and self._dialed and found.id != self.peer:
                 why = f"{found.id} answers where dLegerPeers says that {self.peer} is"
+            if why is None:
+                peers.hear(found)
+                if found.id not in peers.members:
+                    why = strangers_refusal(found.id, peers.me, peers.book.newest)
             if why is not None:
                 # Also to an acceptor that has sent its welcome: a member that lost its store, and that all others
                 # dial, would hear of it from nobody else.
@@ -217,12 +226,13 @@ class PeerLink:
             status.refusal = status.why = why
 
     def _introduce(self, step: Step, challenge: bytes) -> bytes:
-        me = self._peers.me
+        me, newest = self._peers.me, self._peers.book.newest
         return prove(
             step,
             Introduction(
                 me.cluster, me.group, me.id, self.peer, me.incarnation, me.segment_size, self.kind, self._challenge,
-                me.software, self._peers.terms, self.peer in self._peers.readmitted,
+                me.software, self._peers.terms, self.peer in self._peers.readmitted, newest.index,
+                newest.addresses if newest.index >= 0 else {},
             ),
             me.secret,
             challenge,
@@ -297,13 +307,16 @@ class Peers:
         events: LinkEvents,
         now: Callable[[], int],
         draw: Callable[[int], bytes],
+        pinned: Iterable[MemberId] = (),
     ) -> None:
-        """`addresses` of the other members; `known`: the incarnations that were noted; `draw`: so many random bytes.
+        """`addresses` in `dLegerPeers`; `known`: the incarnations that were noted; `draw`: so many random bytes.
 
-        `events` hears of the frames of group 0, and of new peers.
+        `events` hears of the frames of group 0, and of new peers. `pinned`: see `AddressBook`.
         """
         self.me = me
-        self.members = frozenset(addresses)
+        self.book = AddressBook(me.id, addresses, pinned)
+        self.members = self.book.members
+        """The other members, which are linked or about to be."""
         self.known = dict(known)
         self.readmitted = set(readmitted)
         """The members that had lost their logs and were let in again, for good: they know when they have caught up."""
@@ -313,7 +326,7 @@ class Peers:
         self.draw = draw
         self.clock = now()
         """The time of the last tick."""
-        self.status = {peer: PeerStatus(address) for peer, address in addresses.items()}
+        self.status = {peer: PeerStatus(self.book.address(peer)) for peer in sorted(self.members)}
         self._up: dict[tuple[MemberId, Link], PeerLink] = {}
         self._strangers: list[PeerLink] = []
         """Links that are not introduced yet, oldest first."""
@@ -328,6 +341,33 @@ class Peers:
     def dials(self, peer: MemberId) -> bool:
         """Tell whether this member connects to `peer`, and not the other way round."""
         return self.me.id > peer
+
+    @property
+    def dialed_members(self) -> tuple[MemberId, ...]:
+        """Return the members that this one connects to."""
+        return tuple(sorted(peer for peer in self.members if self.dials(peer)))
+
+    # -- members come and go -----------------------------------------------------------------------------
+
+    def configure(self, membership: Membership) -> None:
+        """Take over the configuration in force of group 0."""
+        self.book.configure(membership, self.now())
+        self._members_changed()
+
+    def hear(self, found: Introduction) -> None:
+        """Note a newer configuration that an introduced peer knows."""
+        if self.book.hear(Membership(found.index, found.members)):
+            self._members_changed()
+
+    def _members_changed(self) -> None:
+        self.members = self.book.members
+        for link in [*self._strangers, *self._up.values()]:
+            if link.peer and link.peer not in self.members:
+                link.hang_up(strangers_refusal(link.peer, self.me, self.book.newest))
+        for peer in self.status.keys() - self.members:
+            del self.status[peer]
+        for peer in sorted(self.members):
+            self.status.setdefault(peer, PeerStatus("")).address = self.book.address(peer)
 
     def join(self, group: int, events: LinkEvents, segment_size: int) -> None:
         """Have another group of the same members share the links; before there are any."""
@@ -385,7 +425,7 @@ class Peers:
         """Note that a link has ended."""
         if link in self._strangers:
             self._strangers.remove(link)
-            if link.peer:
+            if link.peer in self.status:
                 self.status[link.peer].why = why
         if link.number >= 0 and self._up.get((link.peer, link.kind)) is link:
             del self._up[link.peer, link.kind]
@@ -430,6 +470,8 @@ class Peers:
     def tick(self, now: int, late: int) -> None:
         """Keep links alive, and end those that say nothing. What came while this loop was late is not read yet."""
         self.clock = now
+        if self.book.expire(now):
+            self._members_changed()
         for link in [*self._strangers, *self._up.values()]:
             if late > PING_MS // 2:
                 link.heard_at += late
