@@ -116,5 +116,5 @@ def _config(frame: Frame) -> Config:
 
 
 def config_of(found: Configuration) -> Config:
-    """Return what the core is told of a configuration that stands in the log."""
+    """Return the core's view of a configuration in the log: the members, without their addresses."""
     return Config(found.voters, found.old, found.learners, tuple(sorted(found.incarnations.items())))
