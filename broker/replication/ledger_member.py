@@ -40,6 +40,7 @@ from broker.settings.dledger import peers_of
 from broker.state.ha_status import HaStatus
 from broker.state.json_file import StoreConfigDamaged
 from ha.dledger import tasks
+from ha.dledger.changes import Change, ChangeRefused
 from ha.dledger.hello import Identity
 from ha.dledger.ledger import LedgerShell
 from ha.dledger.peers import PeerLink
@@ -47,7 +48,7 @@ from ha.dledger.status import LedgerStatus
 from ha.dledger.storage import LogStorage, ReplicaStore
 from ha.kv.region import Region
 from ha.raft.node import TRANSFERRING
-from ha.raft.types import MemberId, Point, Role, Settings, Standing, TransferResult
+from ha.raft.types import ChangeResult, MemberId, Point, Role, Settings, Standing, TransferResult
 from ropewalk.codes import ResponseCode
 from ropewalk.format.remoting import Command, decode_frame, encode_frame
 from store.io.workers import Worker
@@ -92,7 +93,8 @@ class LedgerMember:
         """
         config = context.config
         self.me: MemberId = config.d_leger_self_id
-        self.addresses = {peer.member: (peer.host, peer.port) for peer in peers_of(config.d_leger_peers)}
+        self._settings = {peer.member: (peer.host, peer.port) for peer in peers_of(config.d_leger_peers)}
+        """The addresses in `dLegerPeers`: the group while the log names none, and where to look for it."""
         self.on_role: Callable[[], None] = lambda: None
         self.on_identity: Callable[[], None] = lambda: None
         self.on_abandoned: Callable[[], None] = lambda: None
@@ -128,7 +130,7 @@ class LedgerMember:
     @property
     def quorum(self) -> int:
         """Return how many members make a majority."""
-        return len(self.addresses) // 2 + 1
+        return len(self.ledger.config.voters) // 2 + 1
 
     # -- identity ------------------------------------------------------------------------------------
 
@@ -150,7 +152,7 @@ class LedgerMember:
 
     @property
     def ha_address(self) -> str:
-        host, port = self.addresses[self.me]
+        host, port = self._settings[self.me]
         return f"{host}:{port}"
 
     @property
@@ -360,7 +362,7 @@ class LedgerMember:
                 ropewalk.__version__,
                 config.ropewalk_secret,
             ),
-            self.addresses,
+            self._settings,
             storage,
             replica,
             settings,
@@ -504,6 +506,16 @@ class LedgerMember:
         self._log_changes(offsets=True)
         self.ledger.transfer(target, done)
 
+    def change(self, change: Change, done: Callable[[ChangeResult], None]) -> None:
+        """Change the members of the group, as its leader. Raises `ChangeRefused` for a change that makes no sense."""
+        if self.region is not None:
+            raise ChangeRefused(
+                "the members of a group with a key-value store (ropewalkKvRegions) are not changed: the regions would "
+                f"keep the old ones. Where {change.member} lost its disk: `ropewalk admin dledger readmit` "
+                "(docs/operate/dledger.md)"
+            )
+        self.ledger.change(change, done)
+
     async def settle(self) -> None:
         """Do nothing: the ready line names no role, which is the next election's to give."""
 
@@ -512,7 +524,7 @@ class LedgerMember:
         ledgers = (self.ledger,) if self.region is None else (self.ledger, self.region.ledger)
         for ledger in ledgers:
             ledger.leave()
-        if len(self.addresses) == 1:
+        if not self.ledger.peers.members:
             return
         self._log_changes(offsets=True)
         with trio.move_on_after(_HAND_OVER_S):
@@ -533,20 +545,25 @@ class LedgerMember:
             self._worker.stop()
 
     def ready_words(self) -> ReadyWords:
-        members, quorum = len(self.addresses), self.quorum
-        if members == 1:
-            promise = "fsynced on this machine, the only member"
+        config, quorum = self.ledger.config, self.quorum
+        voters = len(config.voters)
+        if voters == 1:
+            promise = "fsynced on one machine: there is no other that votes"
+            if config.voters == (self.me,):
+                promise = "fsynced on this machine, the only member"
         else:
-            lost = members - quorum
+            lost = voters - quorum
             promise = (
-                f"fsynced on {quorum} of {members} members, the leader among them: survives the loss of "
+                f"fsynced on {quorum} of {voters} members, the leader among them: survives the loss of "
                 + ("any one" if lost == 1 else f"any {lost}" if lost else "none")
             )
         place = f"group {self._group}"
-        if members > 1 and self.ledger.core.log.end.index < 0:
+        if voters > 1 and self.ledger.core.log.end.index < 0:
             place += (
-                f"; its log is empty: of an old group it waits for `ropewalk admin dledger readmit {self.me}`"
+                f"; its log is empty: a new member waits for `ropewalk admin dledger add {self.me}-{self.ha_address}`, "
+                f"one that lost its disk for `ropewalk admin dledger readmit {self.me}`"
             )
+        members = f"{voters} + {len(config.learners)} learning" if config.learners else str(voters)
         return ReadyWords(f"DLEDGER {self.me} of {members}", promise, True, place)
 
     @property

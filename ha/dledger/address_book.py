@@ -46,7 +46,8 @@ class AddressBook:
         self.own = Membership(-1, dict(settings))
         self._me = me
         self._settings = dict(settings)
-        self._pinned = frozenset(pinned)
+        self._pinned: frozenset[MemberId] = frozenset()
+        """Members that stay linked whatever the log says."""
         self._heard: Membership | None = None
         self._leaving: dict[MemberId, int] = {}
         """When the link to a member that has left ends, by this member's clock."""
@@ -72,6 +73,14 @@ class AddressBook:
         """Return the addresses at which to look for a member, the likelier first."""
         found = dict.fromkeys((self._addresses.get(member, ""), self._settings.get(member, "")))
         return tuple(filter(None, found))
+
+    def pin(self, members: Iterable[MemberId]) -> None:
+        """Keep these members linked, whatever the log says: those of another group that shares the links."""
+        self._pinned |= {*members} - {self._me}
+
+    def tell(self, member: MemberId, address: str) -> None:
+        """Note the address of a member that an operator names."""
+        self._addresses[member] = address
 
     def configure(self, membership: Membership, now: int) -> None:
         """Take over the configuration in force: it was appended or received, or a cut went back to it."""

@@ -307,14 +307,13 @@ class Peers:
         events: LinkEvents,
         now: Callable[[], int],
         draw: Callable[[int], bytes],
-        pinned: Iterable[MemberId] = (),
     ) -> None:
         """`addresses` in `dLegerPeers`; `known`: the incarnations that were noted; `draw`: so many random bytes.
 
-        `events` hears of the frames of group 0, and of new peers. `pinned`: see `AddressBook`.
+        `events` hears of the frames of group 0, and of new peers.
         """
         self.me = me
-        self.book = AddressBook(me.id, addresses, pinned)
+        self.book = AddressBook(me.id, addresses)
         self.members = self.book.members
         """The other members, which are linked or about to be."""
         self.known = dict(known)
@@ -369,10 +368,14 @@ class Peers:
         for peer in sorted(self.members):
             self.status.setdefault(peer, PeerStatus("")).address = self.book.address(peer)
 
-    def join(self, group: int, events: LinkEvents, segment_size: int) -> None:
-        """Have another group of the same members share the links; before there are any."""
+    def join(
+        self, group: int, events: LinkEvents, segment_size: int, members: Iterable[MemberId] = ()
+    ) -> None:
+        """Have another group share the links, before there are any; its members stay linked whatever group 0 says."""
         assert group not in self.groups and not self._up, group
         self.groups[group] = events, segment_size
+        self.book.pin(members)
+        self._members_changed()
 
     def _linked(self, link: PeerLink, up: bool) -> None:
         for _number, (events, _size) in sorted(self.groups.items()):

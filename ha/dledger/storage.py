@@ -23,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
+from ropewalk.format.dledger.configuration import Configuration
+
 LogPoint: TypeAlias = tuple[int, int, int]
 """(index, term, pos)"""
 LogRun: TypeAlias = tuple[int, int, int, int, int]
@@ -44,6 +46,10 @@ class LogStorage(Protocol):
     @property
     def rows(self) -> Sequence[TermRow]:
         """Return the term rows of the log, from its first retained entry on."""
+
+    @property
+    def configurations(self) -> Sequence[tuple[int, Configuration]]:
+        """Return the configurations in the log and the indexes of their entries, from the one in force at its start."""
 
     @property
     def end(self) -> LogPoint:

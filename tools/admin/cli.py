@@ -14,7 +14,7 @@ import typer
 from ropewalk.client.admin.results import version_text
 from ropewalk.client.blocking.admin import Admin
 from tools.admin import broker as admin_broker
-from tools.admin import dledger as admin_dledger
+from tools.admin import dledger_members as admin_dledger
 from tools.admin import group as admin_group
 from tools.admin import ha as admin_ha
 from tools.admin import message as admin_message
