@@ -19,6 +19,7 @@ on a quorum, this broker among it.
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
@@ -72,6 +73,7 @@ from ha.raft.types import (
 )
 from ropewalk.errors import RemoteProtocolError, RopewalkError
 from ropewalk.format.dledger.configuration import Configuration, configuration_in, encode_configuration
+from ropewalk.format.dledger.entry import decode_head
 from ropewalk.format.dledger.frame import Kind, encode_head_with
 
 log = structlog.get_logger("ha.dledger")
@@ -125,6 +127,8 @@ class LedgerShell:
         group on them.
         """
         self._group = 0
+        self._storage = storage
+        self._replica = replica
         self._configurations = list(storage.configurations)
         """The configurations in the log, by the index of their entries."""
         if shares is not None:
@@ -161,8 +165,6 @@ class LedgerShell:
         self.standing = Standing(Role.CANDIDATE, self.core.term, None, False, "started")
         self.elections = 0
         self.role_changes = 0
-        self._storage = storage
-        self._replica = replica
         self._frame_bytes_max = settings.frame_bytes_max
         self._now = now_ms
         self._rng = rng
@@ -473,8 +475,23 @@ class LedgerShell:
         self._tell(Durable(Point(*point), cuts))
 
     def _fetched(self, peer: MemberId, prev: LogPoint, run: LogRun | None, data: bytes | memoryview) -> None:
-        found = Run(*run) if run is not None else None
+        found = None
+        if run is not None:
+            found, data = self._without_others(Run(*run), data)
         self._tell(Fetched(peer, Point(*prev), found, self._now()), data)
+
+    def _without_others(self, run: Run, data: bytes | memoryview) -> tuple[Run, bytes | memoryview]:
+        """Return the part of a run in front of the next configuration, or the entry of that one alone."""
+        rows = self._configurations
+        at = bisect_left(rows, run.first, key=lambda row: row[0])
+        if at == len(rows) or rows[at][0] > run.last:
+            return run, data
+        index, found = rows[at]
+        config = config_of(found) if index == run.first else None
+        entries, size = max(index - run.first, 1), 0
+        for _ in range(entries):
+            size += decode_head(data, size).size
+        return Run(run.first, entries, run.term, run.pos, size, config), data[:size]
 
     def _needs_snapshot(self, peer: MemberId) -> None:
         if peer not in self._snapshots_said:
@@ -554,6 +571,7 @@ class LedgerShell:
         """Have links come and go with the configuration in force."""
         if self._group:
             return
+        self._storage.configured(self._configurations)
         index = self._configurations[-1][0] if self._configurations else -1
         told = self._configurations[-1][1].addresses if self._configurations else {}
         book = self.peers.book

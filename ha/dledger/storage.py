@@ -71,6 +71,9 @@ class LogStorage(Protocol):
     def incarnation(self) -> bytes:
         """Return the 16 bytes that were drawn when this log was made: a wiped member comes back with others."""
 
+    def configured(self, rows: Sequence[tuple[int, Configuration]]) -> None:
+        """Note which configurations the log carries now."""
+
     def save(self, term: int, vote: str, done: Callable[[], None]) -> None:
         """Put the ballot on disk, its file's name included."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -99,6 +99,8 @@ class MemoryStorage:
     @property
     def incarnation(self) -> bytes:
         return self.disk.incarnation
+
+    def configured(self, rows: Sequence[tuple[int, Configuration]]) -> None: ...
 
     # -- the storage queue -------------------------------------------------------------------------------
 
