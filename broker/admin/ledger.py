@@ -128,17 +128,11 @@ class AdminLedger:
         except ChangeRefused as refused:
             raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, str(refused)) from refused
 
-    def force(self, session: Session, request: Command) -> None:
-        """Have this member go on alone, and answer when its disk knows it."""
+    def force(self, session: Session, request: Command) -> Command:
+        """Have this member go on alone: its next election, in which it has the only vote, makes that last."""
         member, id = self._own(), decode_header(LedgerForceHeader, request.ext).id
-        if id != member.me:
-            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, f"here is {member.me}, and not {id}")
-
-        def answer(why: str | None) -> None:
-            code = ResponseCode.SUCCESS if why is None else ResponseCode.ILLEGAL_OPERATION
-            self._context.send(session, request, request.reply(code, why))
-
-        member.force(answer)
+        why = member.force() if id == member.me else f"here is {member.me}, and not {id}"
+        return request.reply(ResponseCode.SUCCESS if why is None else ResponseCode.ILLEGAL_OPERATION, why)
 
     def _own(self) -> LedgerMember:
         if self._member is None:

@@ -63,6 +63,10 @@ _FRAME_SIZE: Final = 4
 """Bytes in front of a frame that tell its size."""
 _HAND_OVER_S: Final = 2.0
 """How long a stop waits for a handover, whose own time is one election timeout."""
+_REGIONS_STAY: Final = (
+    "the members of a group with a key-value store (ropewalkKvRegions) are not changed: its regions would keep the old "
+    "ones. A member that lost its disk is let in again by `ropewalk admin dledger readmit` (docs/operate/dledger.md)"
+)
 _NO_LEADER: Final = "no leader of the group has answered for two seconds: ask again"
 _LATE: Final = (
     ResponseCode.SYSTEM_ERROR,
@@ -509,12 +513,12 @@ class LedgerMember:
     def change(self, change: Change, done: Callable[[ChangeResult], None]) -> None:
         """Change the members of the group, as its leader. Raises `ChangeRefused` for a change that makes no sense."""
         if self.region is not None:
-            raise ChangeRefused(
-                "the members of a group with a key-value store (ropewalkKvRegions) are not changed: the regions would "
-                f"keep the old ones. Where {change.member} lost its disk: `ropewalk admin dledger readmit` "
-                "(docs/operate/dledger.md)"
-            )
+            raise ChangeRefused(_REGIONS_STAY)
         self.ledger.change(change, done)
+
+    def force(self) -> str | None:
+        """Go on alone, after most members were lost; return in words why not, where that is not to be."""
+        return _REGIONS_STAY if self.region is not None else self.ledger.force()
 
     async def settle(self) -> None:
         """Do nothing: the ready line names no role, which is the next election's to give."""

@@ -5,20 +5,22 @@
     REMOVE     a voter or a learner leaves
 
 One that is to vote learns first, so an addition is LEARN and PROMOTE, and so is a replacement: the group has never a
-voter that lacks the log. How the group goes from one configuration to the next is the core's affair (`ha.raft`).
+voter that lacks the log. How the group goes from one configuration to the next is the core's affair (`ha.raft`). Where
+a majority is lost for good, one member may go on alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum
 
 from msgspec import Struct
 
-from ha.raft.types import Config, MemberId
+from ha.raft.quorum import QuorumAckChecker
+from ha.raft.types import Config, MemberId, Standing
 from ropewalk.errors import RopewalkError
 
-__all__ = ["Change", "ChangeKind", "ChangeRefused", "target_of"]
+__all__ = ["Change", "ChangeKind", "ChangeRefused", "refusal_to_go_alone", "target_of"]
 
 
 class ChangeKind(Enum):
@@ -79,6 +81,26 @@ def target_of(change: Change, config: Config, addresses: Mapping[MemberId, str])
             if not voters:
                 raise ChangeRefused(f"{member} is the only voter: a group without one decides nothing")
             return Config(voters, config.old, tuple(each for each in config.learners if each != member))
+
+
+def refusal_to_go_alone(
+    me: MemberId, config: Config, standing: Standing, linked: Collection[MemberId], lost_log: bool
+) -> str | None:
+    """Return the reason why a member may not go on alone, linked to these others; None where it may."""
+    voters = ", ".join(config.voters)
+    if config.voters == (me,) and not config.old:
+        return f"{me} is the only voter already"
+    if me not in (*config.voters, *config.old):
+        return f"{me} is no voter, so its log may lack what was acknowledged: choose one of {voters}"
+    if lost_log:
+        return f"{me} lost its log, and has not caught up: choose another of {voters}"
+    if standing.leader is not None:
+        return f"{standing.leader} leads: the group works, and its members can be changed"
+    if QuorumAckChecker(config).is_majority([me, *linked]):
+        return (
+            f"{me} is linked to {', '.join(sorted(linked))}: together they are a majority, and elect a leader"
+        )
+    return None
 
 
 def _refuse_other_place(change: Change, addresses: Mapping[MemberId, str], members: list[MemberId]) -> None:

@@ -30,7 +30,7 @@ import structlog
 
 from ha.dledger import forwards
 from ha.dledger.address_book import Membership
-from ha.dledger.changes import Change, target_of
+from ha.dledger.changes import Change, refusal_to_go_alone, target_of
 from ha.dledger.hello import Identity
 from ha.dledger.kept import KeptBytes
 from ha.dledger.peers import Connection, PeerLink, Peers
@@ -78,6 +78,8 @@ from ropewalk.format.dledger.frame import Kind, encode_head_with
 
 log = structlog.get_logger("ha.dledger")
 
+FORCED_TERMS = 100
+"""By how much a member that goes on alone raises its term: what others did without it must not look newer."""
 STUCK_MS = 1_000
 """A log that waits for so long does not wait for its next segment only."""
 
@@ -165,7 +167,9 @@ class LedgerShell:
         self.standing = Standing(Role.CANDIDATE, self.core.term, None, False, "started")
         self.elections = 0
         self.role_changes = 0
-        self._frame_bytes_max = settings.frame_bytes_max
+        self._settings = settings
+        self._cuts_before = 0
+        """Cuts that the storage made before this core began to count them."""
         self._now = now_ms
         self._rng = rng
         self._wake = wake
@@ -365,6 +369,44 @@ class LedgerShell:
         log.warning("a member that lost its log is let in again", peer=peer)
         return None
 
+    def force(self) -> str | None:
+        """Go on alone, with a configuration of this member only; return in words why not, where that is not to be.
+
+        What others confirmed behind the end of this log is lost. It begins with a new core, whose election writes the
+        configuration down: a member that dies before is what it was.
+        """
+        core, peers = self.core, self.peers
+        linked = [peer for peer in peers.members if peers.link(peer, Link.CONTROL) is not None]
+        why = refusal_to_go_alone(self.me.id, self.config, self.standing, linked, core.readmission.is_learner)
+        if why is not None:
+            return why
+        is_idle = (
+            core.log.durable == core.log.end.index and not core.log.is_cutting and not core.election.stuck
+        )
+        if not is_idle or core.election.saved != core.election.ballot:
+            return f"{self.me.id} is writing: try again"
+        log.warning("this member goes on alone", member=self.me.id, end=core.log.end.index, term=core.term)
+        for readers in (self._readers, *self._reads.values()):
+            for done in readers:
+                done(False)
+        self._readers, self._reads = [], {}
+        peers.close()
+        peers.forget()
+        self.on_noted()
+        self._storage.end_doubt()
+        self._cuts_before += core.log.cuts
+        self.core = RaftNode(
+            self.me.id,
+            Config((self.me.id,)),
+            self._settings,
+            ballot=Ballot(core.term + FORCED_TERMS),
+            rows=core.log.terms.rows,
+            end=core.log.end,
+            commit=core.log.commit,
+            readmitted=True,
+        )
+        return None
+
     # -- events in, effects out --------------------------------------------------------------------------
 
     def _tell(self, event: Event, data: bytes | memoryview = b"") -> None:
@@ -404,7 +446,7 @@ class LedgerShell:
 
     def _tell_appended(self, config: Config | None = None) -> None:
         """Tell the core the runs that were appended; with `config`, the one entry that carries it."""
-        appended = self._replica.take_appended(self._frame_bytes_max)
+        appended = self._replica.take_appended(self._settings.frame_bytes_max)
         if appended:
             assert config is None or [run[1] for run in appended] == [1], (
                 "a configuration is a run of its own"
@@ -472,7 +514,8 @@ class LedgerShell:
             self._storage.flush(self._flushed)
 
     def _flushed(self, point: LogPoint, cuts: int) -> None:
-        self._tell(Durable(Point(*point), cuts))
+        if cuts >= self._cuts_before:
+            self._tell(Durable(Point(*point), cuts - self._cuts_before))
 
     def _fetched(self, peer: MemberId, prev: LogPoint, run: LogRun | None, data: bytes | memoryview) -> None:
         found = None

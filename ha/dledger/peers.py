@@ -424,6 +424,12 @@ class Peers:
         self.known.pop(peer, None)
         self.readmitted.add(peer)
 
+    def forget(self) -> None:
+        """Forget the logs of all members: the group goes on without them, and one that comes back is a new one."""
+        for peer in self.members:
+            self.known.pop(peer, None)
+            self.readmitted.discard(peer)
+
     def gone(self, link: PeerLink, why: str) -> None:
         """Note that a link has ended."""
         if link in self._strangers:

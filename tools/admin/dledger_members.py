@@ -114,7 +114,7 @@ def force(
     for line in at_risk(chosen, found):
         note(line)
     confirm(f"Have {member} go on alone?", yes=yes)
-    admin.force_member(chosen.member.address, member)
+    admin.force_member(name, member)
     if as_json:
         print_json({"broker": name, "member": member})
     else:

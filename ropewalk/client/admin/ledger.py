@@ -183,9 +183,21 @@ class LedgerSteps(MessageSteps):
             idle_s += _PAUSE_S
             yield Pause(_PAUSE_S)
 
-    def force_member(self, address: str, id: str) -> Steps[None]:
-        """Have the member at `address` go on alone: its log is the group's, and no other member is left."""
+    def force_member(self, broker: str, id: str) -> Steps[None]:
+        """Have a member go on alone: its log is the group's, and no other member is left. Returns when it leads."""
+        found = yield from self.ledger_status(broker=broker)
+        address = next((each.member.address for each in found if each.id == id), None)
+        if address is None:
+            raise Rejected(f"{id} does not answer; {', '.join(each.id for each in found) or 'nobody'} does")
         yield from self.ask(address, RequestCode.ROPEWALK_LEDGER_FORCE, LedgerForceHeader(id))
+        for _ in range(_TRIES):
+            found = yield from self.ledger_status(broker=broker)
+            if any(each.id == id and each.leads for each in found):
+                return
+            yield Pause(_PAUSE_S)
+        raise Rejected(
+            f"{id} went on alone, and does not lead yet; `ropewalk admin dledger status` shows why"
+        )
 
 
 def _leader(found: Iterable[LedgerStatus]) -> LedgerStatus | None:
