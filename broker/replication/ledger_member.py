@@ -326,7 +326,19 @@ class LedgerMember:
         why = None
         if standing.leader is None or (standing.role is Role.LEADER and not self._leads):
             why = self._place(standing)
-        return replace(before, is_master=self._leads, epoch=self.epoch, fence=why)
+        return replace(before, is_master=self._leads, epoch=self.epoch, fence=why, notes=self._notes())
+
+    def _notes(self) -> tuple[str, ...]:
+        """Return in words what is not ordinary about the group's members."""
+        config, notes = self.ledger.config, []
+        if self.me in config.learners:
+            notes.append(f"{self.me} learns, and does not vote")
+        elif self.me not in config.members and self.ledger.core.log.end.index >= 0:
+            notes.append(f"{self.me} is no member of the group any more; {', '.join(config.voters)} vote")
+        if config.old:
+            change = f"from {', '.join(config.old)} to {', '.join(config.voters)}"
+            notes.append(f"the voters change {change}: majorities of both are needed")
+        return tuple(notes)
 
     def ledger_status(self) -> LedgerStatus:
         """Return the member as it sees itself and the others."""

@@ -21,10 +21,10 @@ SAME_BYTES = "Nothing acknowledged is lost, and the members hold the same bytes 
 
 
 def leader_and_followers(stage: Stage) -> tuple[Node, list[Node]]:
-    """Return the leader and the others, as they are now."""
+    """Return the leader and the others that run, as they are now."""
     name = stage.master().name
     (leader,) = (node for node in stage.cluster.nodes if node.name == name)
-    return leader, [node for node in stage.cluster.nodes if node is not leader]
+    return leader, [node for node in stage.cluster.nodes if node is not leader and node.running]
 
 
 async def _until_replaced(stage: Stage, leader: Node) -> bool:

@@ -100,6 +100,7 @@ def test_a_learner_gets_the_log_and_is_in_no_majority(tmp_path: Path) -> None:
         group.until(lambda: not any(each.leads for each in group.members.values()), "two of four, one voter")
         status = new.member.ledger_status()
         assert status.learners == ("n3",) and len(status.voters) == 3
+        assert new.broker.context.ha_status.notes == ("n3 learns, and does not vote",)
 
 
 def test_a_member_starts_with_the_members_in_its_log_and_not_with_those_in_its_settings(
