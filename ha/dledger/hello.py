@@ -56,6 +56,8 @@ _BODY_MAX: Final = 16 << 10
 CHALLENGE_SIZE: Final = 32
 _PROOF_SIZE: Final = 32
 _NO_PROOF: Final = bytes(_PROOF_SIZE)
+NO_MEMBER: Final = " is no member of group"
+"""The words by which a refused member knows that its group works without it."""
 
 
 class Step(IntEnum):
@@ -176,11 +178,13 @@ def refusal_of(
 
 def strangers_refusal(stranger: MemberId, me: Identity, newest: Membership) -> str:
     """Return the reason why one that is no member is not linked, in words for its owner."""
+    if newest.index < 0 and stranger in newest.addresses:
+        return f"{me.id} and {stranger} are both new to group {me.group}, which works without them: it has to add them"
     if newest.index < 0:
         names = ", ".join(sorted(newest.addresses.keys() - {me.id}))
         return f"dLegerPeers of {me.id} of group {me.group} in cluster {me.cluster} names {names}, and not {stranger}"
     return (
-        f"{stranger} is no member of group {me.group}, which {', '.join(sorted(newest.addresses))} are. To take it in: "
+        f"{stranger}{NO_MEMBER} {me.group}, which {', '.join(sorted(newest.addresses))} are. To take it in: "
         f"`ropewalk admin dledger add {stranger}-HOST:PORT` (docs/operate/dledger.md)"
     )
 

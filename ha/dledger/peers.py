@@ -26,6 +26,7 @@ from msgspec import Struct
 from ha.dledger.address_book import AddressBook, Membership
 from ha.dledger.hello import (
     CHALLENGE_SIZE,
+    NO_MEMBER,
     Identity,
     Introduction,
     IntroductionFrames,
@@ -200,7 +201,7 @@ class PeerLink:
                 why = f"{found.id} answers where dLegerPeers says that {self.peer} is"
             if why is None:
                 peers.hear(found)
-                if found.id not in peers.members:
+                if found.id not in peers.members or (peers.is_stranger and peers.book.newest.index < 0):
                     why = strangers_refusal(found.id, peers.me, peers.book.newest)
             if why is not None:
                 # Also to an acceptor that has sent its welcome: a member that lost its store, and that all others
@@ -222,6 +223,8 @@ class PeerLink:
     def _refused(self, why: str, peer: MemberId) -> None:
         """Hang up after a refusal, and note it of the peer if that is a member."""
         self.hang_up(why)
+        if why.startswith(f"{self._peers.me.id}{NO_MEMBER}"):
+            self._peers.refused_as_stranger()
         if (status := self._peers.status.get(peer)) is not None:
             status.refusal = status.why = why
 
@@ -316,6 +319,8 @@ class Peers:
         self.book = AddressBook(me.id, addresses)
         self.members = self.book.members
         """The other members, which are linked or about to be."""
+        self.is_stranger = False
+        """Whether the group refused this member, whose log names no members, as none of its own."""
         self.known = dict(known)
         self.readmitted = set(readmitted)
         """The members that had lost their logs and were let in again, for good: they know when they have caught up."""
@@ -352,6 +357,16 @@ class Peers:
         """Take over the configuration in force of group 0."""
         self.book.configure(membership, self.now())
         self._members_changed()
+
+    def refused_as_stranger(self) -> None:
+        """Leave all others alone that have no configuration either: the group works, and has to add each of them.
+
+        Else new members could be a majority of what their `dLegerPeers` say, and begin a group of their own.
+        """
+        if not self.is_stranger and self.book.newest.index < 0:
+            self.is_stranger = True
+            for link in list(self._up.values()):
+                link.hang_up(strangers_refusal(link.peer, self.me, self.book.newest))
 
     def hear(self, found: Introduction) -> None:
         """Note a newer configuration that an introduced peer knows."""

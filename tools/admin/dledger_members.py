@@ -146,11 +146,11 @@ def _show(name: str, done: str, members: LedgerMembers, *, as_json: bool) -> Non
     if as_json:
         print_json({"broker": name, "voters": list(members.voters), "learners": list(members.learners)})
         return
-    print(f"{done}; the voters of {name} are {_ids(members.voters)}")
     count = len(members.voters)
     if count % 2 == 0:
         survived = (count - 1) // 2
         note(f"{count} voters survive the loss of {survived}, as {count - 1} do: an odd number is better")
+    print(f"{done}; the voters of {name} are {_ids(members.voters)}")
 
 
 def _ids(members: Iterable[str]) -> str:

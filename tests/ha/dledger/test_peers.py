@@ -435,6 +435,21 @@ def test_a_member_that_the_group_does_not_have_is_refused_with_the_command_that_
     assert "`ropewalk admin dledger add n3-HOST:PORT`" in why
 
 
+def test_new_members_that_a_group_refuses_begin_no_group_of_their_own() -> None:
+    settings = ("n0", "n3", "n4")
+    three, four, old = Side(member(3), settings), Side(member(4), settings), configured(PEER, 0, "n0")
+    linked, _ = connect(four, three)
+    assert linked.is_up, "as those of a group that begins"
+    connect(three, old)
+    assert not three.peers.link("n4", Link.CONTROL)
+    again, _ = connect(four, three)
+    assert not again.is_up
+    assert "n3 and n4 are both new to group g, which works without them" in four.peers.status["n3"].why
+    old.peers.configure(Membership(5, {"n0": "h:1", "n3": "h:2", "n4": "h:3"}))
+    assert connect(three, old)[0].is_up
+    assert connect(four, three)[0].is_up, "the group has told of both"
+
+
 def test_a_new_member_learns_of_all_others_from_the_first_that_it_meets() -> None:
     new = Side(member(3), ("n0", "n3"))
     assert list(new.peers.dialed_members) == ["n0"]
