@@ -17,9 +17,10 @@ To be read in this order:
 
     types.py        the nouns, what a core is told and what it asks for
     terms.py        which term an index has: the log in a few rows
-    quorum.py       what a majority is, for one configuration or a joint one; who is in none for a while
+    quorum.py       what a majority is, for one configuration or a joint one
     configs.py      which configuration is in force: by index, back with a cut
     log_state.py    end, durable, commit; why a flush and a cut may cross
+    readmission.py  the member that lost its log, and is in no majority for a while
     election.py     pre-vote, vote, ballots; the table of vote results
     handler.py      a follower: match, conflict, commit
     dispatcher.py   a leader: what each peer is sent

@@ -45,7 +45,8 @@ from enum import Enum
 from ha.raft.configs import ConfigHistory
 from ha.raft.draft import Draft
 from ha.raft.log_state import LogState
-from ha.raft.quorum import QuorumAckChecker, Readmission
+from ha.raft.quorum import QuorumAckChecker
+from ha.raft.readmission import Readmission
 from ha.raft.types import (
     Ballot,
     MemberId,

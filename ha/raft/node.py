@@ -26,7 +26,8 @@ from ha.raft.handler import EntryHandler, Refusal
 from ha.raft.leadership import Leadership
 from ha.raft.log_state import LogState
 from ha.raft.membership import Changes
-from ha.raft.quorum import QuorumAckChecker, Readmission
+from ha.raft.quorum import QuorumAckChecker
+from ha.raft.readmission import Readmission
 from ha.raft.reads import Reads
 from ha.raft.rules import Rules
 from ha.raft.terms import Row, TermTable
