@@ -167,10 +167,7 @@ def test_the_runbook_changes_members_while_the_group_works_and_goes_on_with_one(
                 if started == 3:
                     wait_for_members(namesrv, 3, tmp_path)
                 elif started > 3:
-                    log = tmp_path / f"n{started - 1}.log"
-                    until(
-                        lambda log=log: "is no member of group" in log.read_text(), f"{log.name}: not refused"
-                    )
+                    wait_for_refusal(tmp_path / f"n{started - 1}.log")
             elif "kill $(cat n0.pid)" in command.words:
                 wait_for_members(namesrv, 3, tmp_path)
             elif "kill -9 $(cat n1.pid)" in command.words:

@@ -10,7 +10,7 @@ comes when that member leads, or when the leader goes on: after one election tim
 A readmission is asked of every member but the one that lost its log (`id`), and each answers for itself.
 
 A change is asked of the leader, which answers when it is on a majority of the disks, the old and the new. It takes one
-step: `ropewalk admin dledger add` asks for two, and looks at the status in between (`tools.admin.members`).
+step: `ropewalk admin dledger add` asks for two, and looks at the status in between (`tools.admin.dledger.members`).
 """
 
 from __future__ import annotations

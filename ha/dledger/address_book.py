@@ -37,7 +37,7 @@ class Membership(Struct, frozen=True):
 
 
 class AddressBook:
-    """The members of a group as far as one of them knows."""
+    """The members of a group and their addresses, as far as this member knows."""
 
     def __init__(
         self, me: MemberId, settings: Mapping[MemberId, str], pinned: Iterable[MemberId] = ()
@@ -75,7 +75,7 @@ class AddressBook:
         return tuple(filter(None, found))
 
     def pin(self, members: Iterable[MemberId]) -> None:
-        """Keep these members linked, whatever the log says: those of another group that shares the links."""
+        """Keep the members of another group linked, which shares the links, also where the log names them no more."""
         self._pinned |= {*members} - {self._me}
 
     def tell(self, member: MemberId, address: str) -> None:
@@ -94,7 +94,7 @@ class AddressBook:
             self._heard = None
 
     def hear(self, membership: Membership) -> bool:
-        """Note what a peer says; return whether it is newer than all that was known."""
+        """Note the configuration that a peer tells; return whether it is newer than all that was known."""
         if membership.index <= self.newest.index:
             return False
         self._heard = membership

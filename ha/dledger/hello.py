@@ -146,7 +146,7 @@ def refusal_of(
     me: Identity,
     known: bytes | None,
 ) -> str | None:
-    """Return the reason why this peer is not who it should be, in words for its owner, or None.
+    """Return the reason why this peer has not the identity that it should have, in words for its owner, or None.
 
     `known` is the incarnation with which the member of that id was heard first; None if it never was, or was let in.
     """

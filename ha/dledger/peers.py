@@ -386,7 +386,7 @@ class Peers:
     def join(
         self, group: int, events: LinkEvents, segment_size: int, members: Iterable[MemberId] = ()
     ) -> None:
-        """Have another group share the links, before there are any; its members stay linked whatever group 0 says."""
+        """Have another group share the links, before there are any; its members stay linked for good."""
         assert group not in self.groups and not self._up, group
         self.groups[group] = events, segment_size
         self.book.pin(members)

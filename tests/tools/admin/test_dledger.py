@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ropewalk.client.admin.results import BrokerMember, LedgerMembers, LedgerPeerStatus, LedgerStatus
-from tools.admin.dledger import status_rows
-from tools.admin.dledger_members import at_risk, split_member
+from tools.admin.dledger.group import status_rows
+from tools.admin.dledger.members import at_risk, split_member
 from tools.common.output import UsageError
 
 PEER = LedgerPeerStatus("n1", "h:2", True, "REPLICATE", 5, 100, "", True)

@@ -13,7 +13,7 @@ import typer
 from ropewalk.client.admin.results import LedgerMembers, LedgerStatus
 from ropewalk.client.blocking.admin import Admin
 from tools.admin.base import Yes, command, confirm
-from tools.admin.dledger import SomeBroker, app, one_group
+from tools.admin.dledger.group import SomeBroker, app, one_group
 from tools.common.output import UsageError, note, print_json
 
 __all__ = ["app", "split_member"]
@@ -124,7 +124,7 @@ def force(
 
 
 def at_risk(chosen: LedgerStatus, found: tuple[LedgerStatus, ...]) -> list[str]:
-    """Return in sentences what is lost, or may be, when a member goes on alone."""
+    """Return sentences about the losses, certain and possible ones, when a member goes on alone."""
     others = [id for id in chosen.members.everyone if id != chosen.id]
     lines = [
         f"{chosen.id} has the log through entry {chosen.end}, of which it knows {chosen.committed} to be committed. "
