@@ -19,7 +19,7 @@ refused; one that the older says nothing of is linked (`ha.dledger.address_book`
 An *incarnation* is drawn when a member's log is made. One that comes back with another has lost its log, and with it
 all that it had confirmed: a vote of it could elect a leader that lacks committed entries, so it is refused until an
 operator has let it in again. Then it is told that its log was lost, and learns before it votes
-(`ha.raft.readmission`).
+(`ha.raft.membership`).
 """
 
 from __future__ import annotations

@@ -31,12 +31,12 @@ import structlog
 from ha.dledger import forwards
 from ha.dledger.address_book import Membership
 from ha.dledger.changes import Change, refusal_to_go_alone, target_of
+from ha.dledger.frames import config_of, to_fields
 from ha.dledger.hello import Identity
 from ha.dledger.kept import KeptBytes
 from ha.dledger.peers import Connection, PeerLink, Peers
 from ha.dledger.status import LedgerStatus, PeerView
 from ha.dledger.storage import LogPoint, LogRun, LogStorage, ReplicaStore
-from ha.raft.frames import config_of, to_fields
 from ha.raft.node import RaftNode
 from ha.raft.types import (
     Append,

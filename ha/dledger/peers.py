@@ -24,6 +24,7 @@ import structlog
 from msgspec import Struct
 
 from ha.dledger.address_book import AddressBook, Membership
+from ha.dledger.frames import from_frame
 from ha.dledger.hello import (
     CHALLENGE_SIZE,
     NO_MEMBER,
@@ -37,7 +38,6 @@ from ha.dledger.hello import (
     refusal_of,
     strangers_refusal,
 )
-from ha.raft.frames import from_frame
 from ha.raft.types import Append, AppendAnswer, Link, MemberId, Message
 from ropewalk.errors import CorruptRecord, RemoteProtocolError
 from ropewalk.format.dledger.entry import FILLER_HEAD_SIZE, check_run
