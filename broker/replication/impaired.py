@@ -73,11 +73,10 @@ class ImpairedMember:
         self._completions = Completions(wake)
         self._note = CommitNote(NOTHING)
         me = identity(self._files.load_incarnation())
-        self.addresses = {id: each for id, each in addresses.items() if id != me.id}
         ballot = self._files.load_ballot()
         self.term = ballot[0] if ballot is not None else 0
         """The term of the ballot that is on disk."""
-        told = {id: f"{host}:{port}" for id, (host, port) in self.addresses.items()}
+        told = {id: f"{host}:{port}" for id, (host, port) in addresses.items()}
         self.peers = Peers(me, told, known, readmitted, self, now_ms, secrets.token_bytes)
         self.mended = 0
         """Places that have their bytes again."""
@@ -159,7 +158,7 @@ class ImpairedMember:
                 break
             else:
                 told = "; ".join(f"{member}: {text}" for member, text in refusals.items())
-                if all(isinstance(refusals.get(member), NoGoodCopy) for member in self.addresses):
+                if all(isinstance(refusals.get(member), NoGoodCopy) for member in self.peers.members):
                     await trio.sleep(LINGER_S)
                     return self._lost(place, told)
                 if trio.current_time() - said_at >= SAY_AGAIN_S:
