@@ -119,6 +119,9 @@ class MessageStore:
         """The one writer of this log while it is a slave's."""
         self.readable_limit = NO_LIMIT
         """The limit that `limit_readable` set last."""
+        self.removable_offset = NO_LIMIT if config.ledger is None else 0
+        """The log offset behind which retention removes nothing, however old: in DLedger mode the group's tables are
+        records of the log, and whoever has them in a snapshot says so."""
         self.recovered = Recovered(0, 0)
         self._now_ms = now_ms
         self._disk = disk
@@ -685,7 +688,7 @@ class MessageStore:
         if self.index is not None:
             self.index.follow(self.readable_offset, self.log.min_offset)
         if self._cleaner is not None:
-            self._cleaner.tick(self.flushed_offset)
+            self._cleaner.tick(min(self.flushed_offset, self.removable_offset))
         if self._checksums is not None:
             self._checksums.tick(self.flushed_offset)
         if self.damage is not None:

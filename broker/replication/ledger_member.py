@@ -36,6 +36,7 @@ from broker.kv.region import KvRegion
 from broker.remoting.shell import Connection, Shell
 from broker.replication.group_member import LogCut, ReadyWords, Turns
 from broker.replication.ledger_state import LedgerState
+from broker.replication.table_snapshots import TableSnapshots
 from broker.settings.dledger import peers_of
 from broker.state.ha_status import HaStatus
 from broker.state.json_file import StoreConfigDamaged
@@ -106,12 +107,13 @@ class LedgerMember:
         self._wake = wake
         self._storage = storage
         self._take_back_deliveries = take_back_deliveries
-        self.state = LedgerState(context, follow_delays)
+        notes = config.store_path_root_dir / "ropewalk" / "dledger"
+        self.state = LedgerState(context, follow_delays, TableSnapshots(notes, context.disk))
         self._leads = False
         """Whether this broker is the leader to its clients: steps 1 to 5 are done."""
         self._term = -1
         self._refused: tuple[int, str] | None = (ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is starting")
-        self._path = config.store_path_root_dir / "ropewalk" / "dledger" / "peers.json"
+        self._path = notes / "peers.json"
         self._known: dict[MemberId, bytes] = {}
         self._readmitted: frozenset[MemberId] = frozenset()
         self.region: KvRegion | None = None
@@ -312,6 +314,7 @@ class LedgerMember:
 
     def tick(self) -> None:
         """Do the work of time of a region's log; cores have a timer of their own (`ha.dledger.tasks`)."""
+        self._context.store.removable_offset = self.state.snapshots.covered
         if self.region is not None:
             self.region.tick()
 
@@ -377,6 +380,7 @@ class LedgerMember:
         self._term = self.ledger.standing.term
         self._refused = self._refusal(self.ledger.standing)
         self.ledger.on_standing = self._stand
+        self.state.snapshots.begin(self._worker)
         self.state.open()
         self.ledger.on_shown = self._shown
         self.ledger.on_forwarded = self._forwarded
