@@ -36,7 +36,10 @@ from ha.raft.types import (
     Appended,
     Applied,
     Ballot,
+    ChangeAsked,
+    ChangeResult,
     Config,
+    ConfigRow,
     CutDone,
     Durable,
     Effects,
@@ -90,8 +93,11 @@ class RaftNode:
         commit: Point = NOTHING,
         doubt: Point | None = None,
         readmitted: bool = False,
+        configs: Iterable[ConfigRow] = (),
     ) -> None:
         """Begin with what recovery found and synced: the ballot, the term rows and the end of the log.
+
+        `configs` are the configurations in the log, by index; `config` is in force where there is none.
 
         `commit` is what was written down last, and claims less than the truth. `doubt` is the furthest entry that
         recovery saw behind a hole, which it cut. `readmitted`: this log was begun after another one was lost, and
@@ -219,6 +225,8 @@ class RaftNode:
             case ReadAsked():
                 self._advance_clock(event.now)
                 self.reads.ask(event.token, self.now)
+            case ChangeAsked():
+                draft.changed.append((event.token, ChangeResult.NOT_READY))
             case Leaving():
                 self.election.is_leaving = True
             case SnapshotSent():
