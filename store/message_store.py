@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ropewalk.format.dledger.snapshot import MemberSnapshot, encode_member_snapshot
 from ropewalk.format.index import Geometry
 from ropewalk.format.queue_entry import ENTRY_SIZE
 from store.append import Appender
@@ -223,8 +224,10 @@ class MessageStore:
         try:
             await_writer(self._disk, self._queues_lock)
             if self.entry_log is not None:
+                config = self.config
+                done = self.entry_log.installation(config.root, config.queue_file_size).redo()
                 self.recovered = self._opening.run_shown(partial(self._recover_entries, self.entry_log))
-                self.recovered.findings = self.entry_log.found.findings
+                self.recovered.findings = *done, *self.entry_log.found.findings
             else:
                 self.recovered = self._opening.run()
         except BaseException as exc:
@@ -563,6 +566,25 @@ class MessageStore:
         assert self._entry_host is not None
         claimed = min(self._entry_host.flushed_offset, self.readable_limit)
         self.flushed_offset = self.log.flushed_offset = max(self.flushed_offset, claimed)
+
+    def make_snapshot(self, state_index: int, state: bytes) -> tuple[tuple[int, int, int], bytes] | None:
+        """Return a snapshot for a member that lacks the beginning of this log, and the log through its first entry.
+
+        `state` are the tables through `state_index`, which reach to the first entry at least. None if there is no
+        entry that is known to be committed.
+        """
+        assert self.entry_log is not None
+        first = self.entry_log.first_entry()
+        if first is None:
+            return None
+        point, entry, commit = first
+        begin = self.log.min_offset
+        queues = [
+            (queue.topic, queue.queue_id, queue.next_offset)
+            for queue in self._each_queue()
+            if queue.next_offset and queue.max_physical <= begin
+        ]
+        return point, encode_member_snapshot(MemberSnapshot(commit, queues, state_index, state, entry))
 
     def limit_readable(self, offset: int) -> None:
         """Let consumers see nothing behind this offset, which no record spans; NO_LIMIT lifts it for good.

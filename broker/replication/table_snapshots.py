@@ -97,6 +97,11 @@ class TableSnapshots:
         return self._kept[-1][0] if self._kept else -1
 
     @property
+    def newest_end(self) -> int:
+        """Return the log offset behind the entry of the newest snapshot; -1 if there is none."""
+        return self._kept[-1][1] if self._kept else -1
+
+    @property
     def covered(self) -> int:
         """Return the log offset before which no record of changes is needed."""
         return self._kept[-_KEPT][1] if len(self._kept) >= _KEPT else 0

@@ -65,6 +65,7 @@ class EntryDispatcher:
 
     __slots__ = (
         "_asked",
+        "_began_at",
         "_fetch_asked_at",
         "_fetching",
         "_probed",
@@ -84,7 +85,7 @@ class EntryDispatcher:
     def __init__(self, peer: MemberId, settings: Settings, end: Point, is_linked: bool) -> None:
         self.peer = peer
         self.state = State.PROBE
-        self.next = end.index + 1
+        self.next = self._began_at = end.index + 1
         self.match = -1
         self.is_linked = is_linked
         self.counts = True
@@ -182,6 +183,8 @@ class EntryDispatcher:
         """Handle a heartbeat's answer, which shows a peer's restart and lost frames. Return whether `match` moved."""
         self.is_able, self.counts = answer.able, answer.counts
         asked = self._asked.pop(answer.round, -1)
+        if self.state is State.SNAPSHOT:
+            return False
         if answer.last < asked:
             self.probe(self.match + 1)  # it forgot what it had compared: it was started again (issue 61)
             return False
@@ -242,10 +245,13 @@ class EntryDispatcher:
         self.is_linked = is_linked
         self._fetching = -1
         self._asked.clear()
-        if self.state is not State.SNAPSHOT:
+        if self.state is State.SNAPSHOT:
+            self.match = -1
+            self.probe(self._began_at)  # it may have installed the snapshot, or needs another one
+        else:
             self.probe(self.match + 1 if self.match >= 0 else self.next)
 
-    def snapshot_sent(self, point: Point, ok: bool) -> None:
-        """Go on behind a snapshot that the peer has installed, or ask again where its log stands."""
+    def snapshot_ended(self, index: int) -> None:
+        """Go on behind a snapshot that the peer has no need of (any more), or ask again where its log stands (-1)."""
         if self.state is State.SNAPSHOT:
-            self.probe(point.index + 1 if ok else self.match + 1)
+            self.probe(index + 1 if index >= 0 else self._began_at)

@@ -22,10 +22,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
+
 from ropewalk.errors import CorruptRecord
-from ropewalk.format.dledger.entry import decode_head
+from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head
 from store.entries.cut import remove_behind
 from store.entries.files import NOTHING, CommitNote, LedgerFiles, LogPoint, LogRun, TermRow
+from store.entries.install import INCOMING, INSTALL, Installation, begin_note
 from store.entries.ordered_writes import OrderedWrites
 from store.entries.reads import FoundRun, Marks, Place, first_index, read_run
 from store.entries.recovery import FoundEntries, recover
@@ -248,6 +251,33 @@ class EntryLog:
         """Remove the note of a doubtful recovery."""
         self.doubt = None
         self._writes.submit(partial(self._files.remove, "doubt"), lambda: None)
+
+    # -- snapshots ---------------------------------------------------------------------------------------
+
+    def installation(self, root: Path, queue_file_size: int) -> Installation:
+        """Return what installs a snapshot in this closed store, if one was to be."""
+        log = self._log
+        return Installation(root, log.directory, log.segment_size, queue_file_size, self._files, self._disk)
+
+    def first_entry(self) -> tuple[LogPoint, bytes, bytes] | None:
+        """Return the log through its first entry, that entry and a note of it; None if none is committed."""
+        segment = self._log.segments[0] if self._log.segments else None
+        if segment is None:
+            return None
+        head = decode_head(segment.map[:HEAD_SIZE])
+        point = head.index, head.term, segment.base_offset + head.size
+        if head.index > self.commit[0]:
+            return None
+        note = CommitNote(point, [row for row in self._rows if row[1] <= head.index])
+        return point, bytes(segment.map[: head.size]), msgspec.json.encode(note)
+
+    def stage_snapshot(self, data: bytes, done: Callable[[], None]) -> None:
+        """Put a snapshot on disk, beside the log."""
+        self._writes.submit(partial(self._disk.replace_file, self._files.notes / INCOMING, data), done)
+
+    def install_staged(self, done: Callable[[], None]) -> None:
+        """Have the next start begin with the snapshot that was staged last, in place of this log."""
+        self._writes.submit(partial(self._disk.replace_file, self._files.notes / INSTALL, begin_note()), done)
 
     def _refuse_damage(self, index: int, found: FoundRun) -> None:
         """Raise `StoreDamaged` if one of these entries, or a head on the way to them, is not what was written."""

@@ -34,6 +34,10 @@ from ha.raft.types import (
     Received,
     Role,
     Settings,
+    SnapshotAnswer,
+    SnapshotBegin,
+    SnapshotChunk,
+    SnapshotEnd,
     Standing,
     Stuck,
     TakeLead,
@@ -345,6 +349,14 @@ def shown_message(message: Message) -> str:
             return f"Read[{term}] question {number}"
         case ReadAnswer(term, number, index):
             return f"ReadAnswer[{term}] question {number}: {index if index >= 0 else 'not yet'}"
+        case SnapshotBegin(term, point, size):
+            return f"SnapshotBegin[{term}] from {point.index}/{point.term} on, {size} bytes"
+        case SnapshotChunk(term, index, offset):
+            return f"SnapshotChunk[{term}] of {index} at {offset}"
+        case SnapshotEnd(term, index, size, _checksum):
+            return f"SnapshotEnd[{term}] of {index}, {size} bytes"
+        case SnapshotAnswer(term, index, received):
+            return f"SnapshotAnswer[{term}] of {index}: {received if received >= 0 else 'not needed'}"
 
 
 def _range(first: int, last: int) -> str:

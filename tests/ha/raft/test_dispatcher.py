@@ -50,7 +50,7 @@ def test_what_retention_removed_needs_a_snapshot() -> None:
     dispatcher.fetched(NOTHING, None, log(), 1, 0)
     assert dispatcher.state is State.SNAPSHOT
     assert dispatcher.next_fetch(log(), 9000) is None
-    dispatcher.snapshot_sent(Point(60, 1, 6000), True)
+    dispatcher.snapshot_ended(60)
     assert (dispatcher.state, dispatcher.next) == (State.PROBE, 61)
 
 
