@@ -11,7 +11,7 @@ import pytest
 
 from broker.state.groups import SubscriptionGroupConfig
 from broker.state.topics import TopicConfig
-from tests.broker.replication.test_ledger_state import change_all, tables, until_equal
+from tests.broker.replication.group_tables import change_all, tables, until_equal
 from tests.support.ledger_brokers import LedgerBrokers, Member
 
 SMALL: dict[str, Any] = {
