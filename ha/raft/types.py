@@ -160,6 +160,9 @@ class Settings(Struct, frozen=True):
     lease_reads: bool = False
     transfer_lag_max: int = 1000
     """A member that lacks as many entries is not handed the lead: producers would wait for it."""
+    learner_lag_max: int = 1000
+    learner_bytes_max: int = 8 << 20
+    """A learner that lacks as many entries, or bytes, is not made a voter: commits would wait for it."""
 
 
 # -- messages --------------------------------------------------------------------------------------------

@@ -185,10 +185,10 @@ class Script:
         if effects.doubt_over:
             self.tell(f"{member.id} is in doubt no longer")
             log.doubt = None
-        if effects.open_term is not None:
-            self.append(member.id, 1)
+        if (config := effects.open_term or effects.append_config) is not None:
+            self.append(member.id, 1, config)
         for peer, index, size in effects.fetch:
-            prev, read = log.read(index, size)
+            prev, read = log.read(index, size, member.core.log.configs)
             self.step(member.id, Fetched(peer, prev, read, self.now))
         if effects.commit is not None:
             self.step(member.id, Applied(effects.commit))
@@ -204,12 +204,12 @@ class Script:
         """Let a member see what time it is."""
         return self.step(id, Tick(self.now, late, draw))
 
-    def append(self, id: MemberId, count: int) -> None:
-        """Have a leader append one run of so many entries."""
+    def append(self, id: MemberId, count: int, config: Config | None = None) -> None:
+        """Have a leader append one run of so many entries, or the one that carries a configuration."""
         member = self.members[id]
         payloads = range(self._payload, self._payload + count)
         self._payload += count
-        run = member.log.append(member.core.term, [payload % 7 for payload in payloads])
+        run = member.log.append(member.core.term, [payload % 7 for payload in payloads], config)
         self.tell(f"{id} appends {_range(run.first, run.last)} of term {run.term}")
         self.step(id, Appended(run, self.now))
 

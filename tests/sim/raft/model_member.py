@@ -102,8 +102,8 @@ class ModelMember(Member):
             self.stand(effects.role)
         for peer, message in effects.send:
             world.send(self, peer, message)
-        for peer, index, size in effects.fetch:
-            world.at(world.time + world.chance.uniform(0.2, 3), self.fetch, self.life, peer, index, size)
+        for fetch in effects.fetch:
+            world.at(world.time + world.chance.uniform(0.2, 3), self.fetch, self.life, *fetch)
         if effects.doubt_over:
             log.doubt = None
         if effects.readmitted:
@@ -156,5 +156,5 @@ class ModelMember(Member):
         if index >= len(self.log.view) or not self.log.accepts:
             self.world.at(self.world.time + 5, self.fetch, life, peer, index, size)
             return
-        prev, run = self.log.read(index, size)
+        prev, run = self.log.read(index, size, core.log.configs)
         self.deliver(life, Fetched(peer, prev, run, self.now()))
