@@ -450,6 +450,13 @@ class LedgerShell:
         now, link = self._now(), self.peers.link(peer, Link.DATA)
         self._snapshots_due.discard(peer)
         if self.make_snapshot is None or link is None:
+            if self.make_snapshot is None and peer not in self._snapshots_begun:
+                self._snapshots_begun[peer] = now
+                log.error(
+                    "a member is behind what is kept of the log, and there are no snapshots of this group to send",
+                    peer=peer, group=self._group,
+                    remedy="give it a copy of another member's store (docs/operate/dledger.md)",
+                )  # fmt: skip
             return
         if now - self._snapshots_begun.get(peer, -SNAPSHOT_AGAIN_MS) < SNAPSHOT_AGAIN_MS:
             self._snapshots_due.add(peer)
