@@ -22,9 +22,8 @@ The first row that applies is the outcome:
     a member that lost its log has not caught up                NOT_CAUGHT_UP
     no majority of the voters to be was heard lately            NO_QUORUM
 
-The second row is Ongaro's correction of one-at-a-time changes, which joint ones need as well: a change of an earlier
-leader may be committed without this one's knowledge until then. The last one is for people: a group that waits for
-members that are dead can be saved by their coming back only.
+The second row stands in front because until then a leader does not know what is committed, nor what it owes to an
+earlier one. The last is for people: a change that waits for members that are dead ends only with their coming back.
 
 *Learners* are members that get the log and are in no majority. They differ from a member that lost its log
 (`quorum.Readmission`): that one is a voter, which others count, and it says itself that it may not be counted. A
