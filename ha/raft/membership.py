@@ -27,14 +27,15 @@ The first row that applies is the outcome:
 The second row stands in front because until then a leader does not know what is committed, nor what it owes to an
 earlier one. The last is for people: a change that waits for members that are dead ends only with their coming back.
 
-*Learners* are members that get the log and are in no majority. They differ from a member that lost its log: that one is
-a voter, which others count, and it says itself that it may not be counted. A learner does not even know for sure: it may
-have been promoted by an entry that it lacks. So it answers a candidate like every other member, and the candidate counts
-by its own configuration. A member keeps from campaigning where it knows that it is no voter (`ConfigHistory.has_voter`).
+*Learners* are members that get the log and are in no majority. They differ from a member that lost its log: that one
+is a voter, which others count, and it says itself that it may not be counted. A learner does not even know for sure:
+it may have been promoted by an entry that it lacks. So it answers a candidate like every other member, and the
+candidate counts by its own configuration. A member keeps from campaigning where it knows that it is no voter
+(`ConfigHistory.has_voter`).
 
 *Readmission.* A member that lost its log votes again when nothing hangs on what it lost. The peers know by the
-incarnation that its log is another one (`ha.dledger.hello`), and tell it so once an operator has let it in. From then on
-it follows, and neither votes nor campaigns nor counts for a majority, until both are true:
+incarnation that its log is another one (`ha.dledger.hello`), and tell it so once an operator has let it in. From then
+on it follows, and neither votes nor campaigns nor counts for a majority, until both are true:
 
     met         every other member has told it its term since. So its own term is at least every term in which it had
                 voted or confirmed entries, and a leader of an older term, which others have left, gets nothing of it
