@@ -21,7 +21,7 @@ from broker.state.ha_status import HaStatus
 from store.log.commitlog import StoreDamaged
 from store.offline.diverged import About
 
-__all__ = ["GroupMember", "LogCut", "OwnGroup", "ReadyWords", "Turns"]
+__all__ = ["GroupMember", "LogCut", "LogReplaced", "OwnGroup", "ReadyWords", "Turns"]
 
 
 class Turns(Protocol):
@@ -39,6 +39,10 @@ class LogCut:
     about: About
     everything: bool
     """Whether nothing of the log can be kept."""
+
+
+class LogReplaced:
+    """The store is to be closed and opened again: a snapshot takes the place of its log then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +180,7 @@ class GroupMember(Protocol):
     def open(self) -> None:
         """Take up the role; the store and the tables are loaded."""
 
-    async def run(self, turns: Turns, shell: Shell) -> LogCut:
+    async def run(self, turns: Turns, shell: Shell) -> LogCut | LogReplaced:
         """Be a member until cancelled; return the cut that the closed log needs before this goes on."""
 
     async def mend(self, shell: Shell, why: StoreDamaged) -> None:

@@ -8,6 +8,7 @@ To be read in this order:
     blocks.py       bytes of the log for a member whose own copy is damaged
     peers.py        the links to all members: a control and a data link each; frames in and out
     kept.py         bytes of own appends, until they are sent to every peer
+    snapshots.py    a snapshot on its way to a member that retention has left behind
     changes.py      changes of the members, as operators ask for them
     ledger.py       `LedgerShell`: events in, effects carried out in their order
     status.py       a member as people see it
