@@ -38,6 +38,9 @@ FRAMES = [
     (Kind.VOTE_ANSWER, 0, 6, (8, 0, 0, 0, 0, 0), b""),
     (Kind.FORWARD, 0, 9, (0, 0, 0, 0, 0, 0), b"a request"),
     (Kind.FORWARD_ANSWER, 0, 9, (0, 0, 0, 0, 0, 0), b"its answer"),
+    (Kind.BLOCK, 0, 10, (1_048_576, 2_097_152, -1, 0, 0, 0), b""),
+    (Kind.BLOCK_ANSWER, OK, 10, (0, 0, 0, 0, 0, 0), b"bytes of the log"),
+    (Kind.BLOCK_ANSWER, 0, 11, (1, 0, 0, 0, 0, 0), b"the copy here is damaged too"),
     (Kind.APPEND, 0, 1, (7, 123, 7, 49_000, 7, 123), b"x" * 70_000),
 ]
 WIRE = b"".join(
@@ -99,7 +102,7 @@ def test_an_incomplete_frame_is_kept_and_said() -> None:
         (0, (HEAD_SIZE - 4 + BODY_SIZE_MAX + 1).to_bytes(4), "out of bounds"),
         (0, b"\xff\xff\xff\xff", "out of bounds"),
         (4, b"\0", "of kind 0"),
-        (4, b"\x11", "of kind 17"),
+        (4, b"\x13", "of kind 19"),
         (4, b"\x0b", "flags 0x1"),
         (4, b"\x03", "flags 0x1"),
         (4, b"\x06", "has no body"),
