@@ -23,7 +23,6 @@ import structlog
 from broker.context import BrokerContext
 from ha.dledger.ledger import LedgerShell
 from ha.kv.machine import KvMachine
-from ha.kv.region import Region
 from ha.raft.types import Point, Role, Settings, Standing
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.kv.commands import Command, OpenTerm, Outcome, decode_command, encode_command
@@ -31,13 +30,14 @@ from store.log.commitlog import StoreDamaged
 from store.log.remedy import REFILL
 from store.region_store import RegionStore
 
-__all__ = ["WAITING_MAX", "Busy", "KvRegion", "NotLeader"]
+__all__ = ["WAITING_MAX", "Busy", "Done", "KvRegion", "NotLeader"]
 
 log = structlog.get_logger("broker.kv")
 
 WAITING_MAX: Final = 10_000
 """Commands that may wait for their entries to be applied."""
 
+OnBorn = Callable[["KvRegion", int, KvMachine], None]
 Done = Callable[[Outcome | None], None]
 """Called with the outcome of a command; None: it is unknown, as this member leads no more."""
 
@@ -55,16 +55,24 @@ class KvRegion:
 
     ledger: LedgerShell
 
-    def __init__(self, context: BrokerContext, region: Region, wake: Callable[[], None]) -> None:
-        """`wake` has the loop run a turn soon."""
-        config = context.config
-        self.machine = KvMachine(region, config.kv_memory_max)
+    def __init__(
+        self, context: BrokerContext, machine: KvMachine, wake: Callable[[], None], on_born: OnBorn
+    ) -> None:
+        """`machine` has the state in front of the log's first entry. `wake` has the loop run a turn soon.
+
+        `on_born` is given the machine of each region that an entry cuts off, and the index of that entry.
+        """
+        self.machine = machine
+        self.number = machine.region.id + 1
+        """The number of the group in the frames of its members."""
         self._context = context
         self._wake = wake
-        self._number = region.id + 1
-        root = config.store_path_root_dir
-        self._root = root / "kv" / str(region.id)
-        self._marker = root / "ropewalk" / "dledger" / f"kv-{region.id}"
+        self._on_born = on_born
+        self._known_through = -1
+        """The end of the log when this life began."""
+        root, id = context.config.store_path_root_dir, machine.region.id
+        self._root = root / "kv" / str(id)
+        self._marker = root / "ropewalk" / "dledger" / f"kv-{id}"
         self._store = RegionStore(
             self._root, context.disk, context.store.completions, self._apply, self._term_command
         )
@@ -95,9 +103,10 @@ class KvRegion:
             random.Random(context.rng.getrandbits(64)),
             draw=secrets.token_bytes,
             wake=self._wake,
-            shares=(shared.peers, self._number),
+            shares=(shared.peers, self.number),
         )
         self.ledger.on_standing = self._stand
+        self._known_through = self._store.entries.end[0]
 
     def end_turn(self) -> None:
         """Send and flush the appended commands of this turn, and apply the committed ones."""
@@ -118,6 +127,12 @@ class KvRegion:
         """Return whether this member takes writes."""
         standing = self.ledger.standing
         return standing.role is Role.LEADER and standing.may_append
+
+    def is_news(self, index: int) -> bool:
+        """Return whether no log that this member may have lost before had this entry, as far as can be told."""
+        ledger = self.ledger
+        begun = max(self._known_through, ledger.readmitted_through)
+        return index > begun and not ledger.core.readmission.is_learner
 
     @property
     def waiting(self) -> int:
@@ -155,6 +170,8 @@ class KvRegion:
         except CorruptRecord as exc:
             raise StoreDamaged(f"entry {index} of the log in {self._root}: {exc}") from exc
         outcome = self.machine.apply(index, command)
+        while self.machine.born:
+            self._on_born(self, index, self.machine.born.pop())
         while self._waiting and self._waiting[0][0] <= index:
             awaited, in_term, done = self._waiting.popleft()
             done(outcome if (awaited, in_term) == (index, term) else None)
@@ -167,12 +184,14 @@ class KvRegion:
                 done(None)
 
     def status(self) -> dict[str, object]:
-        """Return the region as this member sees it, for people."""
+        """Return the region as this member sees it, for people; its bounds in hexadecimal."""
         machine, ledger = self.machine, self.ledger
         standing, region = ledger.standing, machine.region
         end: Point = ledger.core.log.end
         return {
             "region": region.id,
+            "firstKey": region.start.hex(),
+            "endKey": region.end.hex(),
             "epoch": region.epoch,
             "member": ledger.me.id,
             "members": sorted([ledger.me.id, *ledger.addresses]),

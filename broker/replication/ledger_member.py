@@ -32,7 +32,7 @@ import trio
 
 import ropewalk
 from broker.context import BrokerContext
-from broker.kv.region import KvRegion
+from broker.kv.regions import KvRegions
 from broker.remoting.shell import Connection, Shell
 from broker.replication.group_member import LogCut, ReadyWords, Turns
 from broker.replication.ledger_state import LedgerState
@@ -45,7 +45,6 @@ from ha.dledger.ledger import LedgerShell
 from ha.dledger.peers import PeerLink
 from ha.dledger.status import LedgerStatus
 from ha.dledger.storage import LogStorage, ReplicaStore
-from ha.kv.region import Region
 from ha.raft.node import TRANSFERRING
 from ha.raft.types import MemberId, Point, Role, Settings, Standing, TransferResult
 from ropewalk.codes import ResponseCode
@@ -114,10 +113,8 @@ class LedgerMember:
         self._path = config.store_path_root_dir / "ropewalk" / "dledger" / "peers.json"
         self._known: dict[MemberId, bytes] = {}
         self._readmitted: frozenset[MemberId] = frozenset()
-        self.region: KvRegion | None = None
-        """The region of the key-value store that is served here."""
-        if config.ropewalk_kv_regions:
-            self.region = KvRegion(context, Region(0), wake)
+        self.kv = KvRegions(context, wake) if config.ropewalk_kv_regions != "0" else None
+        """The regions of the key-value store, if it is served here."""
         self._worker: Worker | None = None
         self._unlogged: deque[tuple[int, Callable[[str], Command], Command, Callable[[Command], None]]] = (
             deque()
@@ -296,14 +293,14 @@ class LedgerMember:
     def apply_reports(self) -> None:
         """Commit, show and answer by the frames of peers, before other connections have their turn. HOT."""
         self.ledger.end_turn()
-        if self.region is not None:
-            self.region.end_turn()
+        if self.kv is not None:
+            self.kv.end_turn()
 
     def end_turn(self) -> None:
         self._log_changes()
         self.ledger.end_turn()
-        if self.region is not None:
-            self.region.end_turn()
+        if self.kv is not None:
+            self.kv.end_turn()
 
     def _log_changes(self, *, offsets: bool = False) -> None:
         """Log the changes of the tables; not while a member that is to lead waits for the end of this log."""
@@ -311,9 +308,9 @@ class LedgerMember:
             self.state.log_changes(offsets=offsets)
 
     def tick(self) -> None:
-        """Do the work of time of a region's log; cores have a timer of their own (`ha.dledger.tasks`)."""
-        if self.region is not None:
-            self.region.tick()
+        """Do the work of time of the regions' logs; cores have a timer of their own (`ha.dledger.tasks`)."""
+        if self.kv is not None:
+            self.kv.tick()
 
     def status(self, before: HaStatus, wall_ms: int) -> HaStatus | None:
         standing = self.ledger.standing
@@ -372,8 +369,8 @@ class LedgerMember:
             readmitted=self._readmitted,
         )
         self.ledger.on_noted = self._note_peers
-        if self.region is not None:
-            self.region.open(self.ledger, settings)
+        if self.kv is not None:
+            self.kv.open(self.ledger, settings)
         self._term = self.ledger.standing.term
         self._refused = self._refusal(self.ledger.standing)
         self.ledger.on_standing = self._stand
@@ -495,7 +492,7 @@ class LedgerMember:
 
     async def run(self, turns: Turns, shell: Shell) -> LogCut:
         """Be a member until cancelled. The log is cut while it is open, so this never returns."""
-        sharing = (self.region.ledger,) if self.region is not None else ()
+        sharing = self.kv.ledgers if self.kv is not None else ()
         await tasks.run(self.ledger, shell, self._context.rng, sharing)
         raise AssertionError("the tasks of a member have ended by themselves")
 
@@ -509,7 +506,7 @@ class LedgerMember:
 
     async def hand_over(self) -> None:
         """Have another member lead, if this one does: producers then wait for a handover, and not for an election."""
-        ledgers = (self.ledger,) if self.region is None else (self.ledger, self.region.ledger)
+        ledgers = (self.ledger, *(self.kv.ledgers if self.kv is not None else ()))
         for ledger in ledgers:
             ledger.leave()
         if len(self.addresses) == 1:
@@ -527,8 +524,8 @@ class LedgerMember:
 
     def stop(self) -> None:
         self.ledger.close()
-        if self.region is not None:
-            self.region.close()
+        if self.kv is not None:
+            self.kv.close()
         if self._worker is not None:
             self._worker.stop()
 

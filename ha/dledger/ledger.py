@@ -115,7 +115,6 @@ class LedgerShell:
         self._group = 0
         if shares is not None:
             self.peers, self._group = shares
-            self.peers.join(self._group, self, storage.segment_size)
         else:
             told = {id: f"{host}:{port}" for id, (host, port) in self.addresses.items()}
             self.peers = Peers(me, told, known or {}, readmitted, self, now_ms, draw)
@@ -175,7 +174,11 @@ class LedgerShell:
         """Since when the log waits for room on the disk, or for a cut."""
         self._is_stuck = False
         """Whether it has waited for so long that people are told."""
+        self.readmitted_through = -1
+        """The end of the log when the readmission of this member ended, in this life."""
         storage.on_stuck = self._stuck
+        if shares is not None:
+            self.peers.join(self._group, self, storage.segment_size)
 
     @property
     def commit(self) -> Point:
@@ -390,6 +393,7 @@ class LedgerShell:
                 "this member has caught up, and votes again",
                 member=self.me.id, group=self._group, end=self.core.log.end.index,
             )  # fmt: skip
+            self.readmitted_through = self.core.log.end.index
             self.peers.known[voter_key(self.me.id, self._group)] = self.me.incarnation
             self.peers.groups[0][0].noted()
         for token, result in effects.done:

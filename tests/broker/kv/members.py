@@ -17,8 +17,8 @@ REGION: dict[str, object] = {"region": 0, "epoch": 1}
 class KvGroup(LedgerBrokers):
     """Members that serve a region."""
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root, ropewalkKvRegions=1)
+    def __init__(self, root: Path, regions: str = "1", **settings: object) -> None:
+        super().__init__(root, ropewalkKvRegions=regions, **settings)  # type: ignore[arg-type]
 
     def region_leader(self) -> Member:
         """Return the member that leads the region, once all that can be reached follow it."""
@@ -52,8 +52,9 @@ class KvGroup(LedgerBrokers):
 
 
 def region(member: Member) -> KvRegion:
-    assert member.member.region is not None
-    return member.member.region
+    assert member.member.kv is not None
+    (found,) = member.member.kv
+    return found
 
 
 class Session:
