@@ -11,14 +11,15 @@ begins at index 0; its `origin` has numbers of entries rise on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from sortedcontainers import SortedDict
+from typing import TYPE_CHECKING, TypeVar
 
 from ha.kv.region import Region
+from ha.kv.table import Table
 
 if TYPE_CHECKING:
     from ha.kv.machine import KvMachine
+
+V = TypeVar("V")
 
 
 def divide(whole: KvMachine, upper: KvMachine) -> None:
@@ -35,15 +36,9 @@ def divide(whole: KvMachine, upper: KvMachine) -> None:
     upper.count_again()
 
 
-def _halves(items: Any, key: bytes) -> tuple[Any, Any]:
-    kind: Any = type(items)
-    lower, upper = kind(), kind()
-    if isinstance(items, SortedDict):
-        at = items.bisect_left(key)
-        keys = items.keys()
-        lower.update({each: items[each] for each in keys[:at]})
-        upper.update({each: items[each] for each in keys[at:]})
-    else:
-        for each, value in items.items():
-            (upper if each >= key else lower)[each] = value
+def _halves(whole: Table[V], key: bytes) -> tuple[Table[V], Table[V]]:
+    at, keys = whole.bisect_left(key), whole.keys()
+    lower, upper = Table[V](), Table[V]()
+    for half, part in ((lower, keys[:at]), (upper, keys[at:])):
+        half.fill(part, [whole[each] for each in part])
     return lower, upper
