@@ -23,7 +23,7 @@ V = TypeVar("V")
 
 
 def divide(whole: KvMachine, upper: KvMachine) -> None:
-    """Move everything from the first key of `upper` on, which is empty, from `whole` to it. Takes 1 us a key."""
+    """Move everything from the first key of `upper` on, which is empty, from `whole` to it."""
     region, key = whole.region, upper.region.start
     assert region.may_be_cut_at(key) and upper.region.epoch == region.epoch + 1, (region, upper.region)
     whole.region = Region(region.id, region.start, key, region.epoch + 1)

@@ -120,7 +120,7 @@ class LedgerBrokers:
             self.start(index, (disks or {}).get(index))
 
     def start(self, index: int, disk: Disk | None = None, **changes: object) -> Member:
-        member = Member(self, index, self.root / f"n{index}", disk, **self._settings, **changes)
+        member = Member(self, index, self.root / f"n{index}", disk, **{**self._settings, **changes})
         member.member.ledger._rng.seed(index)
         self.members[index] = member
         return member
