@@ -134,4 +134,5 @@ class AsyncKv:
 
     # People
 
+    split = _held(KvCore.split)
     status = _held(KvCore.status)

@@ -129,4 +129,5 @@ class Kv:
 
     # People
 
+    split = _held(KvCore.split)
     status = _held(KvCore.status)
