@@ -6,7 +6,7 @@ applies it, in the order of the log. Its client is answered by the leader that a
 a quorum's disks, this one among them. A leader that is deposed tells those who wait that the outcome is unknown; they
 send the write again to the next one, under the same number, and it is applied once.
 
-    <root>/kv/<region>/                       the log (`store.region_store`)
+    <root>/kv/<region>/                       the log and the snapshots (`store.region_store`, `store.region_snapshots`)
     <root>/ropewalk/dledger/kv-<region>       that there is one here: a region whose log is lost must not vote
 """
 
@@ -16,21 +16,35 @@ import random
 import secrets
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import structlog
 
 from broker.context import BrokerContext
+from broker.kv import snapshots
+from broker.kv.snapshots import Snapshots
 from ha.dledger.ledger import LedgerShell
 from ha.kv.machine import KvMachine
 from ha.raft.types import Point, Role, Settings, Standing
 from ropewalk.errors import CorruptRecord
-from ropewalk.format.kv.commands import Command, OpenTerm, Outcome, decode_command, encode_command
+from ropewalk.format.kv.commands import (
+    Command,
+    FoundRegions,
+    OpenTerm,
+    Outcome,
+    SplitRegion,
+    decode_command,
+    encode_command,
+)
+from store.entries.files import NOTHING
+from store.io.workers import Worker
 from store.log.commitlog import StoreDamaged
 from store.log.remedy import REFILL
+from store.region_snapshots import RegionSnapshots
 from store.region_store import RegionStore
 
-__all__ = ["WAITING_MAX", "Busy", "Done", "KvRegion", "NotLeader"]
+__all__ = ["WAITING_MAX", "Busy", "Done", "KvRegion", "NotLeader", "has_snapshots"]
 
 log = structlog.get_logger("broker.kv")
 
@@ -40,6 +54,15 @@ WAITING_MAX: Final = 10_000
 OnBorn = Callable[["KvRegion", int, KvMachine], None]
 Done = Callable[[Outcome | None], None]
 """Called with the outcome of a command; None: it is unknown, as this member leads no more."""
+
+
+def has_snapshots(context: BrokerContext, id: int) -> bool:
+    """Return whether a start may begin with a snapshot of a region. Blocks."""
+    return bool(RegionSnapshots(_directory(context, id), context.disk).load())
+
+
+def _directory(context: BrokerContext, id: int) -> Path:
+    return context.config.store_path_root_dir / "kv" / str(id)
 
 
 class NotLeader(Exception):
@@ -68,18 +91,32 @@ class KvRegion:
         self._context = context
         self._wake = wake
         self._on_born = on_born
+        self.cut_off: list[KvRegion] = []
+        """The regions that were cut from this one in this life: without their own snapshots, they need this log."""
         self._known_through = -1
         """The end of the log when this life began."""
-        root, id = context.config.store_path_root_dir, machine.region.id
-        self._root = root / "kv" / str(id)
-        self._marker = root / "ropewalk" / "dledger" / f"kv-{id}"
+        self._point = NOTHING
+        id = machine.region.id
+        self._root = _directory(context, id)
+        self._marker = context.config.store_path_root_dir / "ropewalk" / "dledger" / f"kv-{id}"
         self._store = RegionStore(
             self._root, context.disk, context.store.completions, self._apply, self._term_command
+        )
+        self.snapshots = Snapshots(
+            self._store,
+            RegionSnapshots(self._root, context.disk),
+            Worker("ropewalk-kv-snapshots", context.store.completions),
+            snapshots.LIMITS,
         )
         self._waiting: deque[tuple[int, int, Done]] = deque()
         """By index and term of an entry: who waits for it to be applied."""
 
     # -- life ----------------------------------------------------------------------------------------
+
+    def load(self) -> bool:
+        """Begin with the newest snapshot, and return whether there is one. Blocks. Raises `StoreDamaged`."""
+        self.machine, self._point = self.snapshots.load(self.machine)
+        return bool(self.snapshots.points)
 
     def open(self, shared: LedgerShell, settings: Settings) -> None:
         """Apply the log, and become a member that shares the links of `shared`. Blocks. Raises `StoreDamaged`."""
@@ -89,7 +126,7 @@ class KvRegion:
                 f"{self._root} is gone, where this member had a log of the key-value store: without it the member "
                 f"could vote for a leader that lacks what it had confirmed. Put it back, or {REFILL}"
             )
-        for finding in self._store.open():
+        for finding in (*self.snapshots.findings, *self._store.open(self._point)):
             log.warning("recovery of the key-value store", finding=finding)
         if not disk.exists(self._marker):
             disk.replace_file(self._marker, b"")
@@ -109,15 +146,20 @@ class KvRegion:
         self._known_through = self._store.entries.end[0]
 
     def end_turn(self) -> None:
-        """Send and flush the appended commands of this turn, and apply the committed ones."""
+        """Send and flush the appended commands of this turn, apply the committed ones, and go on with a snapshot."""
         self.ledger.end_turn()
+        self.cut_off = [each for each in self.cut_off if not each.snapshots.points]
+        if not self.cut_off:
+            self.snapshots.turn(self.machine, self._context.monotonic_ms())
 
     def tick(self) -> None:
         """Do the work of time of the log."""
         self._store.tick(self._context.monotonic_ms())
+        self.snapshots.retire()
 
     def close(self) -> None:
         """Put the log on disk. Blocks."""
+        self.snapshots.stop()
         self._store.close()
 
     # -- commands ------------------------------------------------------------------------------------
@@ -138,6 +180,19 @@ class KvRegion:
     def waiting(self) -> int:
         """Return how many commands wait to be applied."""
         return len(self._waiting)
+
+    @property
+    def log_bytes(self) -> int:
+        """Return the length of the log that is kept."""
+        end: int = self.ledger.core.log.end.pos
+        return end - self._store.log.min_offset
+
+    @property
+    def replay_bytes(self) -> int:
+        """Return the length of the log behind the newest snapshot, which a start applies."""
+        points = self.snapshots.points
+        end: int = self.ledger.core.log.end.pos
+        return end - (points[-1][2] if points else self._store.log.min_offset)
 
     def propose(self, make: Callable[[int], Command], done: Done) -> None:
         """Append the command that `make` returns for this moment's stamp; `done` hears its outcome, never at once.
@@ -169,6 +224,8 @@ class KvRegion:
             command = decode_command(data)
         except CorruptRecord as exc:
             raise StoreDamaged(f"entry {index} of the log in {self._root}: {exc}") from exc
+        if isinstance(command, SplitRegion | FoundRegions):
+            self.snapshots.give_up()
         outcome = self.machine.apply(index, command)
         while self.machine.born:
             self._on_born(self, index, self.machine.born.pop())
@@ -203,11 +260,14 @@ class KvRegion:
             "end": end.index,
             "committed": ledger.commit.index,
             "applied": machine.applied,
-            "logBytes": end.pos,
+            "logBytes": self.log_bytes,
             "keys": len(machine.values),
             "sequences": len(machine.sequences),
             "locks": len(machine.locks),
             "sessions": len(machine.sessions),
+            "logBegin": self._store.log.min_offset,
+            "snapshots": [point[0] for point in self.snapshots.points],
+            "snapshotFailure": self.snapshots.failure,
             "usedBytes": machine.used_bytes,
             "memoryMax": machine.memory_max,
             "waiting": self.waiting,

@@ -6,6 +6,9 @@ member of one more Raft group. Nothing else is written down, so there is nothing
 the log of region 0, comes to the same entries, has the same machines in its hand, and opens the logs that are there.
 A log that is not there yet is begun, as it would have been then.
 
+A snapshot of the region would have a start pass over that entry. So none is begun until the new region has one of its
+own, which it makes with its first entry; a start begins with the snapshots that are there.
+
     split     1  the region's leader has region 0 reserve an id, for this region and its epoch (`ha.kv.region`)
               2  it appends the split to the region's log; applied, it ends that epoch, and whoever asked is answered
               3  each member opens the new region when its turn ends, and one of them is elected
@@ -28,7 +31,7 @@ import structlog
 from msgspec.structs import replace
 
 from broker.context import BrokerContext
-from broker.kv.region import Busy, Done, KvRegion, NotLeader
+from broker.kv.region import Busy, Done, KvRegion, NotLeader, has_snapshots
 from broker.settings.dledger import region_keys
 from ha.dledger.ledger import LedgerShell, voter_key
 from ha.kv.machine import KvMachine
@@ -45,6 +48,8 @@ from ropewalk.format.kv.commands import (
     encode_outcome,
 )
 from ropewalk.format.kv.items import Count
+from store.log.commitlog import StoreDamaged
+from store.log.remedy import REFILL
 
 __all__ = ["KvRegions"]
 
@@ -82,20 +87,43 @@ class KvRegions:
     def open(self, shared: LedgerShell, settings: Settings) -> None:
         """Apply all logs, and become a member of each region's group. Blocks. Raises `StoreDamaged`."""
         self._shared, self._settings = shared, settings
-        self._open(KvMachine(Region(0), self._context.config.kv_memory_max), settings)
+        unborn = {}
+        for id in range(REGIONS_MAX):
+            if id and not has_snapshots(self._context, id):
+                continue
+            region = self._new(KvMachine(Region(id), self._context.config.kv_memory_max))
+            if region.load() or id == 0:
+                self._open(region, settings)
+            else:
+                unborn[id] = region
         self._regions[0].ledger.on_forwarded = self._forwarded
         while self._born:
-            self._open(self._born.popleft()[2], settings)
+            parent, _index, machine = self._born.popleft()
+            self._open_born(parent, machine, settings)
+        for id, region in unborn.items():
+            if id not in self._regions:
+                raise StoreDamaged(f"{'; '.join(region.snapshots.findings)}. Put one back, or {REFILL}")
 
-    def _open(self, machine: KvMachine, settings: Settings) -> None:
-        id = machine.region.id
+    def _new(self, machine: KvMachine) -> KvRegion:
+        return KvRegion(self._context, machine, self._wake, self._on_born)
+
+    def _open(self, region: KvRegion, settings: Settings) -> None:
+        id = region.machine.region.id
         if id:
             members = sorted([self._shared.me.id, *self._shared.addresses])
             settings = replace(settings, preferred=(members[id % len(members)],))
-        region = KvRegion(self._context, machine, self._wake, self._on_born)
         region.open(self._shared, settings)
         self._regions[id] = region
         self.ledgers.append(region.ledger)
+
+    def _open_born(self, parent: KvRegion, machine: KvMachine, settings: Settings) -> None:
+        """Open a region with the state that its first entry finds, unless it has begun with a later one."""
+        if machine.region.id in self._regions:
+            return
+        region = self._new(machine)
+        region.snapshots.is_wanted = True
+        parent.cut_off.append(region)
+        self._open(region, settings)
 
     def _on_born(self, parent: KvRegion, index: int, machine: KvMachine) -> None:
         self._born.append((parent, index, machine))
@@ -114,7 +142,7 @@ class KvRegions:
             # A log of this member that was lost had no part in the new region: its readmission is over here, too.
             peers.known[voter_key(me.id, machine.region.id + 1)] = me.incarnation
             self._shared.on_noted()
-        self._open(machine, replace(self._settings, is_newborn=True))
+        self._open_born(parent, machine, replace(self._settings, is_newborn=True))
         log.info(
             "a region was cut in two",
             region=parent.machine.region.id, new=machine.region.id, at=machine.region.start, epoch=machine.region.epoch,

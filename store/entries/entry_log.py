@@ -130,9 +130,12 @@ class EntryLog:
 
     # -- open and close ----------------------------------------------------------------------------------
 
-    def recover(self) -> FoundEntries:
-        """Find the end of the loaded log, and cut dead bytes behind it. Blocks. Raises `StoreDamaged`."""
-        self.found = found = recover(self._log, self._files, self._tails, self._disk)
+    def recover(self, snapshot: LogPoint = NOTHING) -> FoundEntries:
+        """Find the end of the loaded log, and cut dead bytes behind it. Blocks. Raises `StoreDamaged`.
+
+        `snapshot` is the point of a state that is kept beside the log.
+        """
+        self.found = found = recover(self._log, self._files, self._tails, self._disk, snapshot)
         self.ballot, self._end, self.doubt = found.ballot, found.end, found.doubt
         self.commit = self._noted = found.commit
         self._rows = list(found.rows)
@@ -164,6 +167,11 @@ class EntryLog:
     def end(self) -> LogPoint:
         """Return the log through its last entry."""
         return self._end
+
+    @property
+    def noted(self) -> LogPoint:
+        """Return the commit point that is written down: a start reads the log from there on."""
+        return self._noted
 
     @property
     def is_waiting(self) -> bool:

@@ -48,10 +48,13 @@ class FoundEntries(Struct, frozen=True):
         return self.commit[2]
 
 
-def recover(log: CommitLog, files: LedgerFiles, tails: Path, disk: Disk) -> FoundEntries:
+def recover(
+    log: CommitLog, files: LedgerFiles, tails: Path, disk: Disk, snapshot: LogPoint = NOTHING
+) -> FoundEntries:
     """Judge the log behind its commit point, and cut dead bytes from its end. Blocks.
 
-    Raises `StoreDamaged` where the log does not reach the commit point, or the ballot is missing.
+    `snapshot` is a point through which a state is kept elsewhere: the log through it is committed. Raises
+    `StoreDamaged` where the log does not reach the commit point or the snapshot's, or the ballot is missing.
     """
     findings: list[str] = []
     ballot, note = files.load_ballot(), files.load_commit()
@@ -69,6 +72,12 @@ def recover(log: CommitLog, files: LedgerFiles, tails: Path, disk: Disk) -> Foun
             f"{commit[0]}). Nothing was changed. Put the missing files back, or {REFILL}"
         )
     end, stopped_at = _walk(log, commit, rows)
+    if end[0] < snapshot[0]:
+        raise StoreDamaged(
+            f"{log.directory} has whole entries through {end[0]} only, and a snapshot holds the state behind entry "
+            f"{snapshot[0]}. Nothing was changed. Put the missing files back, or {REFILL}"
+        )
+    commit = max(commit, snapshot)
     doubt = files.load_point("doubt")
     furthest = _furthest_behind(log, end, stopped_at, ballot)
     if furthest is not None:

@@ -27,6 +27,21 @@ from ropewalk.client.admin.results import BrokerMember
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.messages import command_of
 from ropewalk.client.core.steps import Pause, Steps, ask
+from ropewalk.client.kv.operations import (
+    Text,
+    as_bytes,
+    checked_key,
+    compare_and_put_of,
+    counted,
+    delete_of,
+    elsewhere,
+    keys_of,
+    milliseconds,
+    put_if_absent_of,
+    put_of,
+    sequence_of,
+    swapped,
+)
 from ropewalk.client.kv.routes import Route, Routes
 from ropewalk.client.kv.trial import ATTEMPT_S, PAUSE_FIRST_S, PAUSE_MAX_S, Trial
 from ropewalk.codes import RequestCode, ResponseCode
@@ -46,23 +61,18 @@ from ropewalk.format.kv.commands import Outcome, Status, decode_found, decode_ou
 from ropewalk.format.kv.items import (
     RANGE_KEYS_MAX,
     AcquireLock,
-    ComparePut,
     Count,
     Delete,
     DeleteRange,
     Guard,
     Lease,
-    NextSequence,
     Operation,
     Put,
-    PutIfAbsent,
     ReleaseLock,
     RenewLock,
     Result,
-    Swapped,
     encode_items,
     encode_values,
-    key_refusal,
     refusal_of,
 )
 from ropewalk.format.remoting import Command
@@ -73,7 +83,6 @@ KV_TIMEOUT_S: Final = 10.0
 _PAGE: Final = 1000
 _NO_KV: Final = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.ILLEGAL_OPERATION)
 
-Text = str | bytes
 T = TypeVar("T")
 
 
@@ -167,7 +176,7 @@ class KvCore(ClusterSteps):
 
         unsafe: read what a member has, however old, without asking the leader.
         """
-        name = _key(key)
+        name = checked_key(key)
         _route, values = yield from self._read(
             RequestCode.ROPEWALK_KV_GET, name, lambda route: [name], unsafe=unsafe
         )
@@ -179,7 +188,7 @@ class KvCore(ClusterSteps):
         Those of one region are as they were together at one moment.
         """
         named = list(keys)
-        wanted = list(dict.fromkeys(_key(each) for each in named))
+        wanted = list(dict.fromkeys(checked_key(each) for each in named))
         found: dict[bytes, bytes | None] = {}
         trial = Trial(self._clock, self._whole_s)
         while missing := [key for key in wanted if key not in found]:
@@ -190,7 +199,7 @@ class KvCore(ClusterSteps):
             code = RequestCode.ROPEWALK_KV_MULTI_GET
             route, values = yield from self._read(code, missing[0], those_of, unsafe=unsafe, trial=trial)
             found.update(zip(those_of(route), values, strict=True))
-        return {each: found[_key(each)] for each in named}
+        return {each: found[checked_key(each)] for each in named}
 
     def scan(
         self, start: Text = b"", end: Text = b"", *, limit: int | None = None, unsafe: bool = False
@@ -201,7 +210,7 @@ class KvCore(ClusterSteps):
         before.
         """
         found: list[tuple[bytes, bytes]] = []
-        begin, last = _bytes("start", start), _bytes("end", end)
+        begin, last = as_bytes("start", start), as_bytes("end", end)
         while limit is None or len(found) < limit:
             size = _PAGE if limit is None else min(limit - len(found), _PAGE)
 
@@ -271,35 +280,28 @@ class KvCore(ClusterSteps):
 
         The lock's name and the key have to be in one region, else it raises `Rejected`.
         """
-        yield from self._write(Put(_key(key), _bytes("value", value)), guard=guard)
+        yield from self._write(put_of(key, value), guard=guard)
 
     def put_if_absent(self, key: Text, value: Text) -> Steps[bytes | None]:
         """Store a value where there is none; return None then, else the value that is there."""
-        (result,) = yield from self._write(PutIfAbsent(_key(key), _bytes("value", value)))
-        assert isinstance(result, Swapped)
-        return result.value
+        (result,) = yield from self._write(put_if_absent_of(key, value))
+        return swapped(result).value
 
     def compare_and_put(self, key: Text, expect: Text | None, value: Text | None) -> Steps[bool]:
         """Store a value if the key has the expected one, and return whether it did; None stands for no value."""
-        operation = ComparePut(
-            _key(key),
-            None if expect is None else _bytes("expect", expect),
-            None if value is None else _bytes("value", value),
-        )
-        (result,) = yield from self._write(operation)
-        assert isinstance(result, Swapped)
-        return bool(result.done)
+        (result,) = yield from self._write(compare_and_put_of(key, expect, value))
+        return bool(swapped(result).done)
 
     def delete(self, key: Text) -> Steps[bool]:
         """Delete a key, and return whether it was there."""
-        return (yield from self._count(Delete(_key(key)))) > 0
+        return (yield from self._count(delete_of(key))) > 0
 
     def delete_range(self, start: Text, end: Text) -> Steps[int]:
         """Delete the keys from `start` to before `end`, and return how many; an empty end is behind every key.
 
         Up to ten thousand keys of one region go at one moment, what is more in turn.
         """
-        begin, last = _bytes("start", start), _bytes("end", end)
+        begin, last = as_bytes("start", start), as_bytes("end", end)
         count = 0
         while True:
 
@@ -326,18 +328,64 @@ class KvCore(ClusterSteps):
 
         Raises `Rejected` if they are not all in one region, and has done nothing then.
         """
-        puts = [Put(_key(key), _bytes("value", value)) for key, value in (put or {}).items()]
-        yield from self._write(*puts, *(Delete(_key(key)) for key in delete), guard=guard)
+        puts = [Put(checked_key(key), as_bytes("value", value)) for key, value in (put or {}).items()]
+        yield from self._write(*puts, *(Delete(checked_key(key)) for key in delete), guard=guard)
 
     def sequence(self, name: Text, count: int = 1) -> Steps[range]:
         """Return the next numbers of a sequence; every number is handed out once."""
-        first = yield from self._count(NextSequence(_key(name), count))
+        first = yield from self._count(sequence_of(name, count))
         return range(first, first + count)
 
     def _count(self, operation: Operation) -> Steps[int]:
         (result,) = yield from self._write(operation)
-        assert isinstance(result, Count)
-        return result.number
+        return counted(result)
+
+    def read_each(self, keys: Sequence[bytes], *, unsafe: bool = False) -> Steps[list[bytes | None]]:
+        """Return the values of keys that were asked for apart, in one request to each region if that will do."""
+        try:
+            values = yield from self.multi_get(dict.fromkeys(keys), unsafe=unsafe)
+        except Rejected:  # together they are too large for an answer
+            values = {}
+            for key in dict.fromkeys(keys):
+                values[key] = yield from self.get(key, unsafe=unsafe)
+        return [values[key] for key in keys]
+
+    def write_each(self, operations: Sequence[Operation]) -> Steps[list[Result | RopewalkError]]:
+        """Do operations that were asked for apart, in one request to each region; return the outcome of each.
+
+        A refusal is of those alone that it is due to.
+        """
+        outcomes: dict[int, Result | RopewalkError] = {}
+        while left := [at for at in range(len(operations)) if at not in outcomes]:
+            tried: dict[int, None] = {}
+
+            def part(
+                route: Route, left: list[int] = left, tried: dict[int, None] = tried
+            ) -> tuple[Operation, ...]:
+                here = [at for at in left if route.has(keys_of(operations[at])[0])]
+                tried.update(dict.fromkeys(here))
+                return tuple(operations[at] for at in here)
+
+            try:
+                route, results = yield from self._write_at(keys_of(operations[left[0]])[0], part)
+                here = (at for at in left if route.has(keys_of(operations[at])[0]))
+                outcomes.update(zip(here, results, strict=True))
+            except Rejected as exc:
+                if len(tried) < 2:
+                    outcomes[left[0]] = exc
+                else:
+                    for at in tried:
+                        outcomes[at] = yield from self._outcome_of(operations[at])
+            except RopewalkError as exc:  # before any attempt it is true of all
+                outcomes.update(dict.fromkeys(tried or left, exc))
+        return [outcomes[at] for at in range(len(operations))]
+
+    def _outcome_of(self, operation: Operation) -> Steps[Result | RopewalkError]:
+        try:
+            (result,) = yield from self._write(operation)
+        except RopewalkError as exc:
+            return exc
+        return result
 
     # -- locks -------------------------------------------------------------------------------------------
 
@@ -347,13 +395,13 @@ class KvCore(ClusterSteps):
         The lease ends by the store's clock, whether its holder knows or sleeps: only the token, compared by what the
         lock protects, keeps a late one out. Nothing renews it by itself.
         """
-        lock_name, until = _key(name), self._clock() + wait
+        lock_name, until = checked_key(name), self._clock() + wait
         session = yield from self._open_session(lock_name, Trial(self._clock, self._whole_s))
         self._locks += 1
         owner = b"%d:%d" % (session.id, self._locks)
         pause_s = PAUSE_FIRST_S
         while True:
-            found = yield from self._lease(AcquireLock(lock_name, owner, _milliseconds(lease)))
+            found = yield from self._lease(AcquireLock(lock_name, owner, milliseconds(lease)))
             if found.granted:
                 return KvLock(lock_name, owner, found.token, lease)
             left = until - self._clock()
@@ -364,9 +412,7 @@ class KvCore(ClusterSteps):
 
     def renew_lock(self, lock: KvLock) -> Steps[bool]:
         """Have a lock's lease begin anew; False if it was over: the lock is lost, whoever has it now."""
-        found = yield from self._lease(
-            RenewLock(lock.name, lock.owner, lock.token, _milliseconds(lock.lease))
-        )
+        found = yield from self._lease(RenewLock(lock.name, lock.owner, lock.token, milliseconds(lock.lease)))
         return bool(found.granted)
 
     def release(self, lock: KvLock) -> Steps[bool]:
@@ -386,7 +432,7 @@ class KvCore(ClusterSteps):
 
         Where one begins there already, nothing is changed.
         """
-        name = _key(key)
+        name = checked_key(key)
         trial = Trial(self._clock, self._whole_s)
         self._routes = None
         while True:
@@ -413,7 +459,7 @@ class KvCore(ClusterSteps):
             operations = (Guard(guard.name, guard.token), *operations)
         if (why := refusal_of(operations)) is not None:
             raise LocalProtocolError(why)
-        _route, results = yield from self._write_at(_keys_of(operations[0])[0], lambda route: operations)
+        _route, results = yield from self._write_at(keys_of(operations[0])[0], lambda route: operations)
         return results
 
     def _write_at(
@@ -442,28 +488,28 @@ class KvCore(ClusterSteps):
         make: Callable[[Route], tuple[Operation, ...]],
     ) -> Steps[tuple[Route, tuple[Result, ...]] | None]:
         """Send a write until its outcome is known; None if it has to be sent in another session."""
-        sent: tuple[Route, int, bytes] | None = None
+        sent: tuple[Route, bytes] | None = None
         while True:
             with trial.attempt():
                 routes = yield from self._known_routes()
                 route = routes.of(key)
                 operations = make(route)
-                apart = _elsewhere(route, operations)
-                if apart is None or sent is None:
-                    sent = route, route.epoch, encode_items(operations)
-                if apart is not None and not trial.in_doubt:
-                    raise Rejected(
-                        f"{key!r} and {apart!r} are in different regions of the key-value store, and a write is done "
-                        "in one: nothing was stored"
-                    )
-                # Keys that a cut has parted: the region that had them all tells what became of them.
-                asked, epoch, body = sent
+                apart, body = elsewhere(route, operations), encode_items(operations)
+                if sent is None or not trial.in_doubt or (apart is None and body == sent[1]):
+                    if apart is not None:
+                        raise Rejected(
+                            f"{key!r} and {apart!r} are in different regions of the key-value store, and a write is "
+                            "done in one: nothing was stored"
+                        )
+                    sent = route, body
+                # Else keys were parted by a cut: the region that had all of them tells what became of the write.
+                asked, body = sent
                 header = KvWriteHeader(
-                    asked.id, epoch, session=session.id, seq=seq, lowest=min(session.unanswered)
+                    asked.id, asked.epoch, session=session.id, seq=seq, lowest=min(session.unanswered)
                 )
                 command = command_of(RequestCode.ROPEWALK_KV_WRITE, header, body)
                 try:
-                    outcome = yield from self._at_leader(routes, asked.id, epoch, command, trial)
+                    outcome = yield from self._at_leader(routes, asked.id, asked.epoch, command, trial)
                 except _Moved as exc:
                     trial.in_doubt = trial.in_doubt and not exc.is_final
                     raise
@@ -626,38 +672,3 @@ def _regions_in(answer: Command) -> Sequence[Mapping[str, Any]]:
     except fastjson.FastjsonError as exc:
         raise RemoteProtocolError(f"the regions in an answer cannot be read: {exc}") from exc
     return found
-
-
-def _keys_of(operation: Operation) -> tuple[bytes, bytes | None]:
-    """Return the first key of an operation, and the end of its range; None for the end if it is on one key."""
-    if isinstance(operation, DeleteRange):
-        return operation.start, operation.end
-    return operation.key, None
-
-
-def _elsewhere(route: Route, operations: Iterable[Operation]) -> bytes | None:
-    """Return a key of operations that is not in this region; None if all are."""
-    for each in operations:
-        key, end = _keys_of(each)
-        if not route.has(key) or (end is not None and route.clip(end) != end):
-            return key
-    return None
-
-
-def _bytes(name: str, value: Text) -> bytes:
-    if isinstance(value, str):
-        return value.encode()
-    if not isinstance(value, bytes):
-        raise TypeError(f"{name} is text or bytes, and not {value!r}")
-    return value
-
-
-def _key(value: Text) -> bytes:
-    key = _bytes("key", value)
-    if (why := key_refusal(key)) is not None:
-        raise LocalProtocolError(why)
-    return key
-
-
-def _milliseconds(seconds: float) -> int:
-    return max(int(seconds * 1000), 1)
