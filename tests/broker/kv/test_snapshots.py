@@ -179,6 +179,7 @@ def test_a_region_that_was_cut_off_has_a_snapshot_before_the_log_that_cut_it_off
 ) -> None:
     with KvGroup(tmp_path) as group:
         session = Session(group.region_leader())
+        session.write(group.region_leader(), Put(b"150", b"first"), Put(b"299", b"last"))
         shorten(group, session)
         leader = group.region_leader()
         answer = leader.connect().call(
