@@ -113,6 +113,11 @@ def test_a_wrong_call_is_refused_alone(namesrv: str) -> None:
     assert len(failures) == 1 and beside == b"x"
 
 
+async def silence(effect: Effect) -> None:
+    """Answer nothing, for ever."""
+    await trio.sleep_forever()
+
+
 async def close_meanwhile(namesrv: str) -> BaseException | None:
     failure: BaseException | None = None
 
