@@ -129,8 +129,9 @@ class Store:
             return request.reply(0, ext=moved, body=encode_found(Status.WRONG_EPOCH))
         values = [each or b"" for each in decode_values(request.body)]
         if request.code == RequestCode.ROPEWALK_KV_SCAN:
-            assert cut.has_range(*values)
-            pairs = machine.scan(*values, int(request.ext["limit"]))
+            start, end = values
+            assert cut.has_range(start, end)
+            pairs = machine.scan(start, end, int(request.ext["limit"]))
             return request.reply(0, body=encode_found(Status.OK, [each for pair in pairs for each in pair]))
         assert all(map(cut.has, values))
         return request.reply(0, body=encode_found(Status.OK, [machine.get(each) for each in values]))
