@@ -400,6 +400,14 @@ class LedgerMember:
         self.ledger.make_snapshot = self._make_snapshot
         self.ledger.on_replaced = self.replaced.set
         if self.region is not None:
+            members = self.ledger.config.members
+            if {*members} != {*self._settings}:
+                log.warning(
+                    "regions of the key-value store have the members in dLegerPeers, and the log names others",
+                    log=", ".join(members),
+                    dLegerPeers=", ".join(sorted(self._settings)),
+                    remedy="have dLegerPeers name the members in the log, on every member, before ropewalkKvRegions",
+                )
             self.region.open(self.ledger, settings)
         self._term = self.ledger.standing.term
         self._refused = self._refusal(self.ledger.standing)
