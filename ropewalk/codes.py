@@ -382,6 +382,8 @@ class RequestCode:
     """Change the members of a DLedger group: take in one that learns, have a learner vote, remove one."""
     ROPEWALK_LEDGER_FORCE: Final = 30044
     """Have one member of a DLedger group that lost its majority go on alone."""
+    ROPEWALK_LEDGER_SNAPSHOT: Final = 30045
+    """Have the leader of a DLedger group log all its tables, which every member keeps as a snapshot."""
     ROPEWALK_KV_SESSION: Final = 30100
     """Open a session of the key-value store, in which a write that is sent again is applied once."""
     ROPEWALK_KV_GET: Final = 30101
@@ -394,6 +396,8 @@ class RequestCode:
     """Apply operations to one region, all of them or none, and once."""
     ROPEWALK_KV_REGIONS: Final = 30105
     """Show the regions of the key-value store, and where the leader of each is."""
+    ROPEWALK_KV_SPLIT: Final = 30106
+    """Cut a region in two at a key: the new region has the keys from there on, with their state."""
     ROPEWALK_KV_STATUS: Final = 30107
     """Show the regions as one member sees them: role, log, keys, memory."""
 
