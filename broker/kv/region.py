@@ -78,6 +78,8 @@ class KvRegion:
             Worker("ropewalk-kv-snapshots", context.store.completions),
             snapshots.LIMITS,
         )
+        self.restored = -1
+        """The index of the entry behind which this life began, with a snapshot; -1 where there was none."""
         self._waiting: deque[tuple[int, int, Done]] = deque()
         """By index and term of an entry: who waits for it to be applied."""
 
@@ -92,6 +94,7 @@ class KvRegion:
                 f"could vote for a leader that lacks what it had confirmed. Put it back, or {REFILL}"
             )
         self.machine, point = self.snapshots.load(self.machine)
+        self.restored = point[0]
         for finding in (*self.snapshots.findings, *self._store.open(point)):
             log.warning("recovery of the key-value store", finding=finding)
         if not disk.exists(self._marker):
