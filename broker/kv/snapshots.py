@@ -96,6 +96,15 @@ class Snapshots:
         self._not_before_ms = 0
         self._begun: LogPoint = NOTHING
 
+    @property
+    def is_under_way(self) -> bool:
+        """Tell whether a snapshot is being taken, or older ones are being removed."""
+        return self._writing is not None or self._is_waiting
+
+    def size(self, index: int) -> int:
+        """Return the size of a snapshot's file. Blocks a little."""
+        return self._files.size(index)
+
     # -- a start -----------------------------------------------------------------------------------------
 
     def load(self, machine: KvMachine) -> tuple[KvMachine, LogPoint]:
