@@ -6,6 +6,7 @@ To be read in this order:
     hello.py        the introduction of one member to another: challenge, hello, welcome; every refusal in words
     peers.py        the links to all members: a control and a data link each; frames in and out
     kept.py         bytes of own appends, until they are sent to every peer
+    snapshots.py    a snapshot on its way to a member that retention has left behind
     ledger.py       `LedgerShell`: events in, effects carried out in their order
     status.py       a member as people see it
     tasks.py        the trio tasks of a member: dial, tick

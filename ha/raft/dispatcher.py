@@ -65,9 +65,11 @@ class EntryDispatcher:
 
     __slots__ = (
         "_asked",
+        "_began_at",
         "_fetch_asked_at",
         "_fetching",
         "_probed",
+        "_sent_pos",
         "_settings",
         "_waiting",
         "_window",
@@ -84,7 +86,7 @@ class EntryDispatcher:
     def __init__(self, peer: MemberId, settings: Settings, end: Point, is_linked: bool) -> None:
         self.peer = peer
         self.state = State.PROBE
-        self.next = end.index + 1
+        self.next = self._began_at = end.index + 1
         self.match = -1
         self.is_linked = is_linked
         self.counts = True
@@ -99,6 +101,8 @@ class EntryDispatcher:
         """Whether a probe is on its way."""
         self._probed = -1
         """`prev.index` of that probe."""
+        self._sent_pos = end.pos
+        """The log offset behind the last run that was sent."""
         self._fetching = -1
         """The index that the shell was asked to read from."""
         self._fetch_asked_at = 0
@@ -110,6 +114,13 @@ class EntryDispatcher:
         """Frames on their way, their bytes, and those of the last of them."""
         window = self._window
         return len(window), self._window_bytes, window[-1][1] if window else 0
+
+    def lag(self, log: LogState) -> tuple[int, int] | None:
+        """Return how many entries and bytes the peer lacks on its disk; None while it is not known where its log is."""
+        if self.state is not State.REPLICATE or not self.is_linked:
+            return None
+        unsent = log.end.pos - self._sent_pos if self.next <= log.end.index else 0
+        return log.end.index - self.match, self._window_bytes + unsent
 
     # -- sending -----------------------------------------------------------------------------------------
 
@@ -149,6 +160,8 @@ class EntryDispatcher:
         assert run.first == index and run.last <= log.end.index, (prev, run, log.end)
         assert run.term == log.terms.term_at(run.first) == log.terms.term_at(run.last), (run, log.terms.rows)
         assert prev.term == log.terms.term_at(prev.index), (prev, log.terms.rows)
+        assert log.configs.end_of_run(run.first, run.last) == run.last, (run, log.configs.rows)
+        assert log.configs.carried_by(run.first) in (None, run.config), (run, log.configs.rows)
         return self._sent(prev, run, log, term, now)
 
     @property
@@ -162,6 +175,7 @@ class EntryDispatcher:
 
     def _sent(self, prev: Point, run: Run, log: LogState, term: int, now: int) -> Append:
         self.next = run.last + 1
+        self._sent_pos = run.end.pos
         self._window.append((run.last, run.size, now))
         self._window_bytes += run.size
         if self.state is State.PROBE:
@@ -182,6 +196,8 @@ class EntryDispatcher:
         """Handle a heartbeat's answer, which shows a peer's restart and lost frames. Return whether `match` moved."""
         self.is_able, self.counts = answer.able, answer.counts
         asked = self._asked.pop(answer.round, -1)
+        if self.state is State.SNAPSHOT:
+            return False
         if answer.last < asked:
             self.probe(self.match + 1)  # it forgot what it had compared: it was started again (issue 61)
             return False
@@ -242,10 +258,13 @@ class EntryDispatcher:
         self.is_linked = is_linked
         self._fetching = -1
         self._asked.clear()
-        if self.state is not State.SNAPSHOT:
+        if self.state is State.SNAPSHOT:
+            self.match = -1
+            self.probe(self._began_at)  # it may have installed the snapshot, or needs another one
+        else:
             self.probe(self.match + 1 if self.match >= 0 else self.next)
 
-    def snapshot_sent(self, point: Point, ok: bool) -> None:
-        """Go on behind a snapshot that the peer has installed, or ask again where its log stands."""
+    def snapshot_ended(self, index: int) -> None:
+        """Go on behind a snapshot that the peer has no need of (any more), or ask again where its log stands (-1)."""
         if self.state is State.SNAPSHOT:
-            self.probe(point.index + 1 if ok else self.match + 1)
+            self.probe(index + 1 if index >= 0 else self._began_at)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from ha.raft.types import (
     NO_EFFECTS,
     Ballot,
+    ChangeResult,
     Config,
     Effects,
     MemberId,
     Message,
     Point,
     Run,
+    SnapshotMessage,
     Standing,
     TransferResult,
 )
@@ -20,11 +22,15 @@ class Draft:
     """`Effects` that are not frozen yet. The fields are those of `Effects`."""
 
     __slots__ = (
+        "append_config",
+        "changed",
         "commit",
+        "config",
         "cut",
         "done",
         "doubt_over",
         "fetches",
+        "install",
         "open_term",
         "place",
         "readmitted",
@@ -32,6 +38,7 @@ class Draft:
         "role",
         "save",
         "sends",
+        "snapshot",
         "snapshot_to",
     )
 
@@ -49,6 +56,11 @@ class Draft:
         self.readmitted = False
         self.done: list[tuple[int, TransferResult]] = []
         self.reads: list[tuple[int, bool]] = []
+        self.snapshot: tuple[MemberId, SnapshotMessage] | None = None
+        self.install: Point | None = None
+        self.append_config: Config | None = None
+        self.config: Config | None = None
+        self.changed: list[tuple[int, ChangeResult]] = []
 
     def send(self, peer: MemberId, message: Message) -> None:
         """Send a message in this step."""
@@ -66,6 +78,11 @@ class Draft:
                 or self.readmitted
                 or self.done
                 or self.reads
+                or self.snapshot
+                or self.install
+                or self.append_config
+                or self.config
+                or self.changed
             ):
                 return NO_EFFECTS
         return Effects(
@@ -82,4 +99,9 @@ class Draft:
             self.readmitted,
             tuple(self.done),
             tuple(self.reads),
+            self.snapshot,
+            self.install,
+            self.append_config,
+            self.config,
+            tuple(self.changed),
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ha.raft.types import (
     Append,
     AppendAnswer,
+    Config,
     Heartbeat,
     HeartbeatAnswer,
     Message,
@@ -16,13 +17,18 @@ from ha.raft.types import (
     Read,
     ReadAnswer,
     Run,
+    SnapshotAnswer,
+    SnapshotBegin,
+    SnapshotChunk,
+    SnapshotEnd,
     TakeLead,
     Vote,
     VoteAnswer,
     VoteResult,
 )
-from ropewalk.errors import RemoteProtocolError
-from ropewalk.format.dledger.frame import LEARNER, OK, PRE, ROLLED, TRANSFER, UNABLE, Frame, Kind
+from ropewalk.errors import CorruptRecord, RemoteProtocolError
+from ropewalk.format.dledger.configuration import Configuration, configuration_in
+from ropewalk.format.dledger.frame import CONFIG, LEARNER, OK, PRE, ROLLED, TRANSFER, UNABLE, Frame, Kind
 
 Numbers = tuple[int, int, int, int, int, int]
 
@@ -33,7 +39,7 @@ def to_fields(message: Message) -> tuple[Kind, int, int, Numbers]:
         case Append(term, prev, run, commit):
             if run is None:
                 return Kind.APPEND, 0, 0, (term, prev.index, prev.term, prev.pos, 0, commit)
-            flags = ROLLED if run.pos != prev.pos else 0
+            flags = (ROLLED if run.pos != prev.pos else 0) | (CONFIG if run.config is not None else 0)
             return Kind.APPEND, flags, run.count, (term, prev.index, prev.term, prev.pos, run.term, commit)
         case AppendAnswer(term, ok, prev_index, durable, last, hint_term, counts):
             flags = (OK if ok else 0) | (0 if counts else LEARNER)
@@ -54,6 +60,14 @@ def to_fields(message: Message) -> tuple[Kind, int, int, Numbers]:
             return Kind.READ, 0, number & 0xFFFFFFFF, (term, 0, 0, 0, 0, 0)
         case ReadAnswer(term, number, index):
             return Kind.READ_ANSWER, 0, number & 0xFFFFFFFF, (term, index, 0, 0, 0, 0)
+        case SnapshotBegin(term, point, size):
+            return Kind.SNAPSHOT_BEGIN, 0, 0, (term, point.index, point.term, point.pos, size, 0)
+        case SnapshotChunk(term, index, offset):
+            return Kind.SNAPSHOT_CHUNK, 0, 0, (term, index, offset, 0, 0, 0)
+        case SnapshotEnd(term, index, size, checksum):
+            return Kind.SNAPSHOT_END, 0, checksum, (term, index, size, 0, 0, 0)
+        case SnapshotAnswer(term, index, received):
+            return Kind.SNAPSHOT_ANSWER, 0, 0, (term, index, received, 0, 0, 0)
 
 
 def from_frame(frame: Frame, segment_size: int) -> Message:
@@ -85,6 +99,14 @@ def from_frame(frame: Frame, segment_size: int) -> Message:
             return Read(first, frame.count)
         case Kind.READ_ANSWER:
             return ReadAnswer(first, frame.count, second)
+        case Kind.SNAPSHOT_BEGIN:
+            return SnapshotBegin(first, Point(second, third, fourth), fifth)
+        case Kind.SNAPSHOT_CHUNK:
+            return SnapshotChunk(first, second, third)
+        case Kind.SNAPSHOT_END:
+            return SnapshotEnd(first, second, third, frame.count)
+        case Kind.SNAPSHOT_ANSWER:
+            return SnapshotAnswer(first, second, third)
         case Kind.PING | Kind.FORWARD | Kind.FORWARD_ANSWER:
             raise RemoteProtocolError(f"a {frame.kind.name} is no message of the core")
 
@@ -100,4 +122,19 @@ def _run(frame: Frame, prev: Point, segment_size: int) -> Run | None:
     size = len(frame.body)
     if pos // segment_size != (pos + size - 1) // segment_size:
         raise RemoteProtocolError(f"a run of {size} bytes at {pos} crosses the border of two segments")
-    return Run(prev.index + 1, frame.count, frame.numbers[4], pos, size)
+    config = _config(frame) if frame.flags & CONFIG else None
+    return Run(prev.index + 1, frame.count, frame.numbers[4], pos, size, config)
+
+
+def _config(frame: Frame) -> Config:
+    if frame.count != 1:
+        raise RemoteProtocolError(f"the entry of a configuration came with {frame.count - 1} others")
+    try:
+        return config_of(configuration_in(frame.body))
+    except CorruptRecord as exc:
+        raise RemoteProtocolError(f"an entry that has to hold a configuration holds none: {exc}") from exc
+
+
+def config_of(found: Configuration) -> Config:
+    """Return the core's view of a configuration in the log: the members, without their addresses."""
+    return Config(found.voters, found.old, found.learners, tuple(sorted(found.incarnations.items())))

@@ -18,25 +18,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ha.raft.configs import ConfigHistory
 from ha.raft.dispatcher import EntryDispatcher, State
 from ha.raft.draft import Draft
 from ha.raft.election import GRANTED, Election
 from ha.raft.handler import EntryHandler, Refusal
 from ha.raft.leadership import Leadership
 from ha.raft.log_state import LogState
+from ha.raft.membership import Changes
 from ha.raft.quorum import QuorumAckChecker, Readmission
 from ha.raft.reads import Reads
 from ha.raft.rules import Rules
 from ha.raft.terms import Row, TermTable
 from ha.raft.transfer import Transfers
 from ha.raft.types import (
+    NO_EFFECTS,
     NOTHING,
     Append,
     AppendAnswer,
     Appended,
     Applied,
     Ballot,
+    ChangeAsked,
     Config,
+    ConfigRow,
     CutDone,
     Durable,
     Effects,
@@ -59,7 +64,12 @@ from ha.raft.types import (
     Run,
     Saved,
     Settings,
-    SnapshotSent,
+    SnapshotAnswer,
+    SnapshotBegin,
+    SnapshotChunk,
+    SnapshotEnd,
+    SnapshotFailed,
+    SnapshotTaken,
     Standing,
     Stuck,
     TakeLead,
@@ -67,6 +77,7 @@ from ha.raft.types import (
     TransferAsked,
     Vote,
     VoteAnswer,
+    link_of,
 )
 from ropewalk.errors import RemoteProtocolError
 
@@ -90,8 +101,11 @@ class RaftNode:
         commit: Point = NOTHING,
         doubt: Point | None = None,
         readmitted: bool = False,
+        configs: Iterable[ConfigRow] = (),
     ) -> None:
         """Begin with what recovery found and synced: the ballot, the term rows and the end of the log.
+
+        `configs` are the configurations in the log, by index; `config` is in force where there is none.
 
         `commit` is what was written down last, and claims less than the truth. `doubt` is the furthest entry that
         recovery saw behind a hole, which it cut. `readmitted`: this log was begun after another one was lost, and
@@ -99,23 +113,29 @@ class RaftNode:
         """
         self.me = me
         self.settings = settings
-        self.peers = tuple(sorted({*config.voters, *config.old, *config.learners} - {me}))
+        history = ConfigHistory(config, configs)
+        self.log = LogState(TermTable(rows), history, end, commit)
+        self.peers = self._other_members()
+        """The other members of the committed configuration and of those behind it, which may still be cut."""
         self.readmission = Readmission(self.peers, readmitted)
-        self.election = Election(me, config, settings, ballot, doubt, self.readmission)
+        self.election = Election(me, history, settings, ballot, doubt, self.readmission)
         self._overtaken = Ballot(end.term) if end.term > ballot.term else None
         """A ballot to begin with: entries of a newer term were written before the ballot, and a crash came between."""
         if self._overtaken is not None:
             self.election.ballot = self._overtaken
-        self.log = LogState(TermTable(rows), end, commit)
         self.handler = EntryHandler()
         self.leadership: Leadership | None = None
         self.transfers = Transfers(me, settings)
+        self.changes = Changes(me, settings)
+        self._members_seen = self._members_now
         self.reads = Reads(me, settings, self._answer)
         self.applied = commit
         self._links: dict[tuple[MemberId, Link], int] = {}
         self._said = -1
         """How far this follower has told its leader that the log is on disk."""
         self._shown: Standing | None = None
+        self._is_replaced = False
+        """Whether a snapshot replaces the log: from then on nothing that this node knows may be said."""
         self._rules = Rules(self)
 
     @property
@@ -132,6 +152,11 @@ class RaftNode:
     def leader(self) -> MemberId | None:
         """The leader of this term, as far as it is known."""
         return self.election.leader
+
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self.log.configs.in_force
 
     @property
     def dispatchers(self) -> dict[MemberId, EntryDispatcher]:
@@ -170,6 +195,8 @@ class RaftNode:
         no correct member sends; nothing has changed then, and the connection should be closed. An `AssertionError`
         means that this member's own state is inconsistent: it must stop rather than vote again.
         """
+        if self._is_replaced:
+            return NO_EFFECTS
         draft = Draft()
         if self._overtaken is not None:
             draft.save, self._overtaken = self._overtaken, None
@@ -219,11 +246,26 @@ class RaftNode:
             case ReadAsked():
                 self._advance_clock(event.now)
                 self.reads.ask(event.token, self.now)
+            case ChangeAsked():
+                self._advance_clock(event.now)
+                self.changes.ask(
+                    event.token,
+                    event.target,
+                    self.leadership,
+                    self.log,
+                    self.transfers.current is not None,
+                    self.now,
+                    draft,
+                )
             case Leaving():
                 self.election.is_leaving = True
-            case SnapshotSent():
+            case SnapshotFailed():
                 if (dispatcher := self.dispatchers.get(event.peer)) is not None:
-                    dispatcher.snapshot_sent(event.point, event.ok)
+                    dispatcher.snapshot_ended(-1)
+            case SnapshotTaken():
+                if (event.term, event.peer) == (self.term, self.leader) and self._lacks(event.point.index):
+                    self._is_replaced = True
+                    draft.install = event.point
         self._conclude(draft)
         effects = draft.effects()
         self._rules.check(effects)
@@ -239,7 +281,7 @@ class RaftNode:
 
     def _received(self, event: Received, draft: Draft) -> None:
         peer, message = event.peer, event.message
-        if self._links.get((peer, _kind(message))) != event.link:
+        if self._links.get((peer, link_of(message))) != event.link:
             return
         if isinstance(message, Append):
             _check_append(peer, message, self.log.end)
@@ -265,7 +307,7 @@ class RaftNode:
                 self._follow(peer)
                 self.handler.heard_commit(message.commit)
                 self._commit_as_follower(draft)
-                able = self.election.is_able(self._unindexed)
+                able = self.election.is_able(self.log, self._unindexed)
                 counts = not self.readmission.is_learner
                 answer = HeartbeatAnswer(
                     self.term, message.round, self.handler.matched, self._confirmed, able, counts
@@ -286,9 +328,22 @@ class RaftNode:
                     self.reads.forwarded(peer, message.number, is_open, self.term, draft)
             case ReadAnswer():
                 self.reads.answered(message, self.now)
+            case SnapshotBegin() | SnapshotChunk() | SnapshotEnd():
+                self._follow(peer)
+                if self._lacks(message.index):
+                    draft.snapshot = peer, message
+                elif isinstance(message, SnapshotBegin):
+                    self._answer(draft, peer, SnapshotAnswer(self.term, message.index, -1))
+            case SnapshotAnswer():
+                if (dispatcher := self._dispatcher(peer)) is None or dispatcher.state is not State.SNAPSHOT:
+                    return
+                if message.received < 0:
+                    dispatcher.snapshot_ended(message.index)
+                else:
+                    draft.snapshot = peer, message
             case TakeLead():
                 self._follow(peer)
-                self.election.take_lead(self._unindexed, draft)
+                self.election.take_lead(self.log, self._unindexed, draft)
 
     def _answer_an_old_leader(self, peer: MemberId, message: Message, draft: Draft) -> None:
         # A leader of an older term has to hear of the newer one, or it would lead for ever beside a member that
@@ -317,6 +372,10 @@ class RaftNode:
             self.handler.begin(self.term)
             self._said = -1
         self.election.heard_leader(leader)
+
+    def _lacks(self, index: int) -> bool:
+        """Return whether a snapshot that begins with this entry replaces nothing that was committed or compared."""
+        return index > max(self.log.commit.index, self.handler.matched)
 
     def _append_received(self, leader: MemberId, append: Append, draft: Draft) -> None:
         self._follow(leader)
@@ -361,6 +420,7 @@ class RaftNode:
     def _appended(self, run: Run) -> None:
         assert self.leadership is not None, f"{run} was appended by a {self.role.value} of term {self.term}"
         self.leadership.appended(self.log.end, run)
+        self.changes.appended(run)
         self.log.add(run)
 
     def _durable(self, event: Durable, draft: Draft) -> None:
@@ -403,6 +463,8 @@ class RaftNode:
             self.election.become_candidate("there is no room on the disk to open the term")
         self.election.tick(event.late, event.draw, self.log, self._unindexed, draft)
         led = self.leadership if self.role is Role.LEADER else None
+        if led is not None:
+            led.part(self.now)
         self.reads.tick(self.now, draft)
         self.transfers.tick(led, self.quorum, self.log, self.applied, self.election.stuck, self.now, draft)
 
@@ -439,10 +501,43 @@ class RaftNode:
 
     # -- the end of a step -------------------------------------------------------------------------------
 
+    @property
+    def _members_now(self) -> tuple[int, bool]:
+        """Return two marks of the members: the revision of the configurations, and whether all are committed."""
+        configs = self.log.configs
+        return configs.revision, configs.index <= self.log.commit.index
+
+    def _other_members(self) -> tuple[MemberId, ...]:
+        members = self.log.configs.members(self.log.commit.index)
+        return tuple(member for member in members if member != self.me)
+
+    def _look_at_members(self, draft: Draft) -> None:
+        """Go on with other members, where the configurations or what is committed of them have changed."""
+        before, self._members_seen = self._members_seen, self._members_now
+        if before == self._members_seen:
+            return
+        self.peers = self.readmission.others = self._other_members()
+        if self.leadership is not None:
+            self.leadership.configure(self.peers, self.log.end, self._is_linked, self.now)
+        if before[0] != self._members_seen[0]:
+            draft.config = self.config
+
+    def _go_on_with_change(self, draft: Draft) -> None:
+        """Drive the change of the members that is in this leader's log; go, if it is one of them no more."""
+        assert self.leadership is not None
+        if self.changes.drive(self.leadership, self.log, draft) and not self.transfers.leave(
+            self.leadership, self.quorum, self.log, self.now
+        ):
+            self.election.become_candidate("the group goes on without this member")
+
     def _conclude(self, draft: Draft) -> None:
+        self._look_at_members(draft)
+        if self.leadership is not None and self.role is Role.LEADER:
+            self._go_on_with_change(draft)
         self.reads.changed(self.leader, self.term, self.now)
         if self.role is not Role.LEADER:
             self.leadership = None
+            self.changes.lost(draft)
             self.transfers.followed(self.leader, self.term, self.now, draft)
         else:
             if self.leadership is None:
@@ -485,10 +580,6 @@ class RaftNode:
             self._shown = draft.role = Standing(election.role, self.term, election.leader, may_append, why)
 
 
-def _kind(message: Message) -> Link:
-    return Link.DATA if isinstance(message, Append | AppendAnswer) else Link.CONTROL
-
-
 def _is_granted_pre_vote(message: Message) -> bool:
     return isinstance(message, VoteAnswer) and message.pre and message.result in GRANTED
 
@@ -505,5 +596,7 @@ def _check_append(leader: MemberId, append: Append, end: Point) -> None:
         return
     if run.first != prev.index + 1 or run.count < 1 or run.size < 1 or run.pos < prev.pos:
         raise RemoteProtocolError(f"{leader} sent a run that does not stand behind {prev}: {run}")
+    if run.config is not None and run.count > 1:
+        raise RemoteProtocolError(f"{leader} sent the entry of a configuration with others: {run}")
     if not prev.term <= run.term <= append.term:
         raise RemoteProtocolError(f"{leader} of term {append.term} sent {run} behind {prev}: terms fall")

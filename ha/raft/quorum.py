@@ -23,9 +23,12 @@ The end is noted (`Effects.readmitted`), under the incarnation. A member that di
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from ha.raft.log_state import LogState
 from ha.raft.types import Config, MemberId
+
+if TYPE_CHECKING:
+    from ha.raft.log_state import LogState
 
 
 class QuorumAckChecker:
@@ -59,11 +62,12 @@ class QuorumAckChecker:
 class Readmission:
     """The readmission of one member: its end, and the members that have still to tell it their terms."""
 
-    __slots__ = ("_is_over", "_met", "_others", "is_learner")
+    __slots__ = ("_is_over", "_met", "is_learner", "others")
 
     def __init__(self, others: Iterable[MemberId], is_over: bool) -> None:
         """`is_over`: whether this log has ended its readmission in an earlier life."""
-        self._others = tuple(others)
+        self.others = tuple(others)
+        """The other members of the group."""
         self._is_over = is_over
         self._met: dict[MemberId, int] = {}
         """The newest term that each other member has told in this life."""
@@ -72,7 +76,7 @@ class Readmission:
     @property
     def unmet(self) -> tuple[MemberId, ...]:
         """Return the members that have still to tell this learner their terms."""
-        return tuple(peer for peer in self._others if peer not in self._met) if self.is_learner else ()
+        return tuple(peer for peer in self.others if peer not in self._met) if self.is_learner else ()
 
     @property
     def term(self) -> int:

@@ -33,13 +33,23 @@ NOTHING: Final = Point(-1, -1, 0)
 
 
 class Config(Struct, frozen=True):
-    """The members of a group, as an entry of the log says them."""
+    """The members of a group, as an entry of the log says them. Where they are reached is no affair of the core's."""
 
     voters: tuple[MemberId, ...]
     old: tuple[MemberId, ...] = ()
     """The voters before, while a joint configuration is in force."""
     learners: tuple[MemberId, ...] = ()
+    """Members that get the log, serve reads, and are part of no majority."""
     incarnations: tuple[tuple[MemberId, bytes], ...] = ()
+
+    @property
+    def members(self) -> tuple[MemberId, ...]:
+        """All members, in their order."""
+        return tuple(sorted({*self.voters, *self.old, *self.learners}))
+
+
+ConfigRow = tuple[int, Config]
+"""(index, configuration): the entry that carries it. The index -1 is in front of every log."""
 
 
 class Run(Struct, frozen=True):
@@ -52,7 +62,7 @@ class Run(Struct, frozen=True):
     """The log offset of the first byte. Behind the entry before, or at the base of the next segment."""
     size: int
     config: Config | None = None
-    """The configuration that the one entry of this run carries."""
+    """The configuration that the one entry of this run carries: such an entry is always a run of its own."""
 
     @property
     def last(self) -> int:
@@ -150,6 +160,9 @@ class Settings(Struct, frozen=True):
     lease_reads: bool = False
     transfer_lag_max: int = 1000
     """A member that lacks as many entries is not handed the lead: producers would wait for it."""
+    learner_lag_max: int = 1000
+    learner_bytes_max: int = 8 << 20
+    """A learner that lacks as many entries, or bytes, is not made a voter: commits would wait for it."""
 
 
 # -- messages --------------------------------------------------------------------------------------------
@@ -244,9 +257,67 @@ class ReadAnswer(Struct, frozen=True):
     """-1: the leader has not committed an entry of its own term yet."""
 
 
+class SnapshotBegin(Struct, frozen=True):
+    """A leader offers a snapshot to a follower that lacks entries which retention has removed.
+
+    The follower's log will begin with the first entry that the leader has, through which `point` is.
+    """
+
+    term: int
+    point: Point
+    size: int
+    """Bytes of the snapshot."""
+
+    @property
+    def index(self) -> int:
+        """The index of the entry with which the follower's log will begin."""
+        return self.point.index
+
+
+class SnapshotChunk(Struct, frozen=True):
+    """A piece of the snapshot for entry `index`; the shell has its bytes."""
+
+    term: int
+    index: int
+    offset: int
+
+
+class SnapshotEnd(Struct, frozen=True):
+    """All of the snapshot for entry `index` was sent."""
+
+    term: int
+    index: int
+    size: int
+    checksum: int
+    """CRC32C of its bytes."""
+
+
+class SnapshotAnswer(Struct, frozen=True):
+    """How much of a snapshot has arrived; -1: it is not needed, since the follower has what it covers."""
+
+    term: int
+    index: int
+    received: int
+
+
+SnapshotMessage = SnapshotBegin | SnapshotChunk | SnapshotEnd | SnapshotAnswer
 Message = (
-    Append | AppendAnswer | Heartbeat | HeartbeatAnswer | Vote | VoteAnswer | TakeLead | Read | ReadAnswer
+    Append
+    | AppendAnswer
+    | Heartbeat
+    | HeartbeatAnswer
+    | Vote
+    | VoteAnswer
+    | TakeLead
+    | Read
+    | ReadAnswer
+    | SnapshotMessage
 )
+
+
+def link_of(message: Message) -> Link:
+    """Return the kind of link on which a message travels."""
+    return Link.DATA if isinstance(message, Append | AppendAnswer | SnapshotMessage) else Link.CONTROL
 
 
 class TransferResult(Enum):
@@ -263,6 +334,26 @@ class TransferResult(Enum):
     LEADER_TRANSFERRING = "LEADER_TRANSFERRING"
     TAKE_LEADERSHIP_FAILED = "TAKE_LEADERSHIP_FAILED"
     """The target did not lead in time; the leader goes on, or another member leads."""
+
+
+class ChangeResult(Enum):
+    """The outcome of a change of the configuration."""
+
+    SUCCESS = "SUCCESS"
+    """The new configuration is committed, and the one before is over."""
+    NOT_LEADER = "NOT_LEADER"
+    NOT_READY = "NOT_READY"
+    """The leader has not committed an entry of its own term yet, or hands the lead over."""
+    CHANGE_IN_PROGRESS = "CHANGE_IN_PROGRESS"
+    NOTHING_TO_CHANGE = "NOTHING_TO_CHANGE"
+    NOT_CAUGHT_UP = "NOT_CAUGHT_UP"
+    """A voter to be is no learner yet, or lacks too much of the log."""
+    NO_QUORUM = "NO_QUORUM"
+    """Fewer than a majority of the voters to be are heard, or there would be none."""
+    TOO_MANY = "TOO_MANY"
+    """More voters or members than a group may have."""
+    UNKNOWN = "UNKNOWN"
+    """The lead was lost before the change was committed: the next leader completes it, or it never was."""
 
 
 # -- events ----------------------------------------------------------------------------------------------
@@ -343,7 +434,7 @@ class Fetched(Struct, frozen=True):
 
     peer: MemberId
     prev: Point
-    """The log through the entry before the run."""
+    """The log through the entry before the run; of a removed one only its index."""
     run: Run | None
     now: int
 
@@ -370,17 +461,32 @@ class ReadAsked(Struct, frozen=True):
     now: int
 
 
+class ChangeAsked(Struct, frozen=True):
+    """The group is to have another configuration; `Effects.changed` has the outcome, under the same token."""
+
+    token: int
+    target: Config
+    """The configuration that the group is to have in the end; its `old` is empty."""
+    now: int
+
+
 class Leaving(Struct, frozen=True):
     """The member is about to stop: from now on it neither campaigns nor takes the lead over."""
 
 
-class SnapshotSent(Struct, frozen=True):
-    """A snapshot through `point` was installed by the peer, or could not be."""
+class SnapshotFailed(Struct, frozen=True):
+    """A snapshot could not be made or sent: look again what the peer needs."""
 
     peer: MemberId
-    point: Point
-    ok: bool
     now: int
+
+
+class SnapshotTaken(Struct, frozen=True):
+    """A snapshot from `peer` is on disk beside the log, whole; `term` and `point` are those of its beginning."""
+
+    peer: MemberId
+    term: int
+    point: Point
 
 
 Event = (
@@ -395,9 +501,11 @@ Event = (
     | Appended
     | Fetched
     | Applied
-    | SnapshotSent
+    | SnapshotFailed
+    | SnapshotTaken
     | TransferAsked
     | ReadAsked
+    | ChangeAsked
     | Leaving
 )
 
@@ -430,6 +538,16 @@ class Effects(Struct, frozen=True):
     """(token, outcome) of transfers that were asked for."""
     reads: tuple[tuple[int, bool], ...] = ()
     """(token, ok) of reads: read now, while this step is carried out; or refuse, since its time has passed."""
+    snapshot: tuple[MemberId, SnapshotMessage] | None = None
+    """Go on with the transfer of a snapshot: this is the message just received, of the leader or the peer of today."""
+    install: Point | None = None
+    """Have the snapshot that was taken replace the log, and begin anew with it. This node says nothing any more."""
+    append_config: Config | None = None
+    """Leader: append a record with this configuration, then say `Appended` of a run with it."""
+    config: Config | None = None
+    """The configuration in force is another one: by an append, a received run or a cut. `RaftNode.peers` may differ."""
+    changed: tuple[tuple[int, ChangeResult], ...] = ()
+    """(token, outcome) of changes that were asked for."""
 
 
 NO_EFFECTS: Final = Effects()

@@ -17,15 +17,18 @@ whose place a leader may have put another entry. Then the filler is cut like ent
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
+
 from ropewalk.errors import CorruptRecord
-from ropewalk.format.dledger.entry import decode_head
+from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head
 from store.entries.cut import remove_behind
-from store.entries.files import NOTHING, CommitNote, LedgerFiles, LogPoint, LogRun, TermRow
+from store.entries.files import NOTHING, CommitNote, ConfigurationRow, LedgerFiles, LogPoint, LogRun, TermRow
+from store.entries.install import INCOMING, INSTALL, Installation, begin_note
 from store.entries.ordered_writes import OrderedWrites
 from store.entries.reads import FoundRun, Marks, Place, first_index, read_run
 from store.entries.recovery import FoundEntries, recover
@@ -114,6 +117,7 @@ class EntryLog:
         self._disk = disk
         self._end = NOTHING
         self._rows: list[TermRow] = []
+        self._configurations: list[ConfigurationRow] = []
         self._marks = Marks()
         self._orders: deque[_Place | _Flush | _Cut] = deque()
         self._is_stuck = False
@@ -139,6 +143,7 @@ class EntryLog:
         self.ballot, self._end, self.doubt = found.ballot, found.end, found.doubt
         self.commit = self._noted = found.commit
         self._rows = list(found.rows)
+        self._configurations = list(found.configurations)
         self.incarnation = self._files.load_incarnation()
         return found
 
@@ -162,6 +167,15 @@ class EntryLog:
     def rows(self) -> tuple[TermRow, ...]:
         """Return the term rows of the log."""
         return tuple(self._rows)
+
+    @property
+    def configurations(self) -> tuple[ConfigurationRow, ...]:
+        """Return the configurations that entries of the log carry, from the one in force at its start."""
+        return tuple(self._configurations)
+
+    def configured(self, rows: Sequence[ConfigurationRow]) -> None:
+        """Note which configurations the log carries now, to be written down with the commit point."""
+        self._configurations = list(rows)
 
     @property
     def end(self) -> LogPoint:
@@ -256,6 +270,32 @@ class EntryLog:
         """Remove the note of a doubtful recovery."""
         self.doubt = None
         self._writes.submit(partial(self._files.remove, "doubt"), lambda: None)
+
+    # -- snapshots ---------------------------------------------------------------------------------------
+
+    def installation(self, root: Path, queue_file_size: int) -> Installation:
+        """Return what installs a snapshot in this closed store, if one was to be."""
+        log = self._log
+        return Installation(root, log.directory, log.segment_size, queue_file_size, self._files, self._disk)
+
+    def first_entry(self) -> tuple[LogPoint, bytes, bytes] | None:
+        """Return the log through its first entry, that entry and a note of it; None if none is committed."""
+        segment = self._log.segments[0] if self._log.segments else None
+        if segment is None:
+            return None
+        head = decode_head(segment.map[:HEAD_SIZE])
+        point = head.index, head.term, segment.base_offset + head.size
+        if head.index > self.commit[0]:
+            return None
+        return point, bytes(segment.map[: head.size]), msgspec.json.encode(self._note_of(point))
+
+    def stage_snapshot(self, data: bytes, done: Callable[[], None]) -> None:
+        """Put a snapshot on disk, beside the log."""
+        self._writes.submit(partial(self._disk.replace_file, self._files.notes / INCOMING, data), done)
+
+    def install_staged(self, done: Callable[[], None]) -> None:
+        """Have the next start begin with the snapshot that was staged last, in place of this log."""
+        self._writes.submit(partial(self._disk.replace_file, self._files.notes / INSTALL, begin_note()), done)
 
     def _refuse_damage(self, index: int, found: FoundRun) -> None:
         """Raise `StoreDamaged` if one of these entries, or a head on the way to them, is not what was written."""
@@ -419,7 +459,15 @@ class EntryLog:
             self._storage.submit(partial(unless_full, write), partial(self._have_noted, note))
 
     def _note(self) -> CommitNote:
-        return CommitNote(self.commit, [row for row in self._rows if row[1] <= self.commit[0]])
+        return self._note_of(self.commit)
+
+    def _note_of(self, point: LogPoint) -> CommitNote:
+        through = point[0]
+        configurations: list[ConfigurationRow] = []
+        for index, found in self._configurations:
+            if index <= through and not (configurations and found.says_the_same(configurations[-1][1])):
+                configurations.append((index, found))
+        return CommitNote(point, [row for row in self._rows if row[1] <= through], configurations)
 
     def _have_noted(self, note: CommitNote, is_written: bool) -> None:
         self._is_noting = False

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from ha.raft.configs import ConfigHistory
 from ha.raft.dispatcher import EntryDispatcher, RecentRuns, State
 from ha.raft.log_state import LogState
 from ha.raft.terms import TermTable
-from ha.raft.types import NOTHING, AppendAnswer, HeartbeatAnswer, Point, Run, Settings
+from ha.raft.types import NOTHING, AppendAnswer, Config, HeartbeatAnswer, Point, Run, Settings
 from ropewalk.errors import RemoteProtocolError
 
 SETTINGS = Settings()
@@ -15,7 +16,7 @@ END = Point(99, 1, 9900)
 
 
 def log() -> LogState:
-    return LogState(TermTable([(1, 0, 0)]), END, NOTHING)
+    return LogState(TermTable([(1, 0, 0)]), ConfigHistory(Config(("n0", "n1"))), END, NOTHING)
 
 
 def probing() -> EntryDispatcher:
@@ -50,7 +51,7 @@ def test_what_retention_removed_needs_a_snapshot() -> None:
     dispatcher.fetched(NOTHING, None, log(), 1, 0)
     assert dispatcher.state is State.SNAPSHOT
     assert dispatcher.next_fetch(log(), 9000) is None
-    dispatcher.snapshot_sent(Point(60, 1, 6000), True)
+    dispatcher.snapshot_ended(60)
     assert (dispatcher.state, dispatcher.next) == (State.PROBE, 61)
 
 

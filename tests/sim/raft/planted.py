@@ -7,15 +7,19 @@ BUGS = {
     "raft-candidate-before-saved": 0,
     "raft-commit-by-own-end": 0,
     "raft-current-term-as-last": 40,
+    "raft-cut-keeps-configuration": 0,
     "raft-deposed-leader-cuts": 265,
     "raft-doubt-forgotten": 905,
     "raft-end-for-matched": 0,
+    "raft-final-before-joint": 0,
     "raft-flush-of-cut-bytes": 3251,
     "raft-follower-before-flush": 0,
     "raft-follower-rolls": 0,
     "raft-higher-term-in-answer-ignored": 220,
+    "raft-joint-by-new-half": 0,
     "raft-lateness-is-silence": 0,
     "raft-leader-before-flush": 0,
+    "raft-learner-counts": 0,
     "raft-learner-lacks-entries": 280,
     "raft-lost-log-votes": 0,
     "raft-old-link-counts": 150,
@@ -33,6 +37,7 @@ BUGS = {
     "raft-transfer-unprotected": 0,
     "raft-vote-before-saved": 0,
     "raft-vote-by-index": 414,
+    "raft-votes-by-own-configuration": 100,
 }
 """Each with a seed shortly before one that finds it; the long run searches from 0."""
 

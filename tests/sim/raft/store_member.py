@@ -94,7 +94,7 @@ class StoreMember(Member):
         self.committed = entry_log.commit[0]
         self.shell = LedgerShell(
             Identity("sim", "group", self.id, entry_log.incarnation, SEGMENT),
-            dict.fromkeys(self.world.ids, ("sim", 1)),
+            dict.fromkeys(self.first_config.voters, ("sim", 1)),
             entry_log,
             replica,
             self.world.settings,
