@@ -59,12 +59,19 @@ class KvRegion:
 
     ledger: LedgerShell
 
-    def __init__(self, context: BrokerContext, region: Region, wake: Callable[[], None]) -> None:
-        """`wake` has the loop run a turn soon."""
+    def __init__(
+        self,
+        context: BrokerContext,
+        region: Region,
+        wake: Callable[[], None],
+        on_replaced: Callable[[], None],
+    ) -> None:
+        """`wake` has the loop run a turn soon; `on_replaced` is called when a snapshot is to replace the log."""
         config = context.config
         self.machine = KvMachine(region, config.kv_memory_max)
         self._context = context
         self._wake = wake
+        self._on_replaced = on_replaced
         self._number = region.id + 1
         root = config.store_path_root_dir
         self._root = root / "kv" / str(region.id)
@@ -72,9 +79,10 @@ class KvRegion:
         self._store = RegionStore(
             self._root, context.disk, context.store.completions, self._apply, self._term_command
         )
+        self._files = RegionSnapshots(self._root, context.disk)
         self.snapshots = Snapshots(
             self._store,
-            RegionSnapshots(self._root, context.disk),
+            self._files,
             Worker("ropewalk-kv-snapshots", context.store.completions),
             snapshots.LIMITS,
         )
@@ -93,9 +101,10 @@ class KvRegion:
                 f"{self._root} is gone, where this member had a log of the key-value store: without it the member "
                 f"could vote for a leader that lacks what it had confirmed. Put it back, or {REFILL}"
             )
+        installed = self._store.install(self._files)
         self.machine, point = self.snapshots.load(self.machine)
         self.restored = point[0]
-        for finding in (*self.snapshots.findings, *self._store.open(point)):
+        for finding in (*installed, *self.snapshots.findings, *self._store.open(point)):
             log.warning("recovery of the key-value store", finding=finding)
         if not disk.exists(self._marker):
             disk.replace_file(self._marker, b"")
@@ -112,6 +121,8 @@ class KvRegion:
             shares=(shared.peers, self._number),
         )
         self.ledger.on_standing = self._stand
+        self.ledger.make_snapshot = self.snapshots.make
+        self.ledger.on_replaced = self._on_replaced
 
     def end_turn(self) -> None:
         """Send and flush the appended commands of this turn, apply the committed ones, and go on with a snapshot."""

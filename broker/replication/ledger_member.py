@@ -118,12 +118,12 @@ class LedgerMember:
         self._path = notes / "peers.json"
         self._known: dict[MemberId, bytes] = {}
         self._readmitted: frozenset[MemberId] = frozenset()
+        self.replaced = trio.Event()
+        """Set when the store has to be opened again, with a snapshot in place of its log."""
         self.region: KvRegion | None = None
         """The region of the key-value store that is served here."""
         if config.ropewalk_kv_regions:
-            self.region = KvRegion(context, Region(0), wake)
-        self.replaced = trio.Event()
-        """Set when the store has to be opened again, with a snapshot in place of its log."""
+            self.region = KvRegion(context, Region(0), wake, self.replaced.set)
         self._worker: Worker | None = None
         self._unlogged: deque[tuple[int, Callable[[str], Command], Command, Callable[[Command], None]]] = (
             deque()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.kv.region import KvRegion
@@ -20,6 +21,8 @@ class KvNode(LedgerNode):
 
     def __init__(self, world: KvWorld, number: int, settings: dict[str, str]) -> None:
         super().__init__(world, number, settings)
+        self.world: KvWorld = world
+        self._reopens = False
         self.wall_rate, self.wall_offset_ms = 1.0, 0
 
     def wall_ms(self) -> int:
@@ -37,6 +40,23 @@ class KvNode(LedgerNode):
     def leads_region(self) -> bool:
         """Return whether it takes writes of the region."""
         return self.alive and self.region.leads
+
+    def turn(self, act: Callable[[], object]) -> None:
+        super().turn(act)
+        if self.alive and self.member.replaced.is_set() and not self._reopens:
+            self._reopens = True
+            self._later(0, self._reopen)
+
+    def _reopen(self) -> None:
+        """Open the store again, as the process does, with a snapshot in place of a log."""
+        if self._when_awake(self._reopen):
+            self.world.installed += 1
+            self.stop()
+            self.world.start_later(self, 0.01)
+
+    def start(self) -> None:
+        self._reopens = False
+        super().start()
 
     def _ledgers(self) -> list[LedgerShell]:
         return [self.member.ledger, self.region.ledger]

@@ -40,12 +40,15 @@ CLIENTS = 5
 class KvTrouble(Trouble):
     """Misfortune of a group whose wall clocks may jump."""
 
-    known = (*KINDS, "clock jumps", "clock jumps")
+    known = (*KINDS, "clock jumps", "clock jumps", "away")
 
     def _do(self, kind: str, node: LedgerNode) -> None:
         if kind == "clock jumps":
             assert isinstance(node, KvNode)
             node.wall_offset_ms += self._world.chance.choice((-60_000, -400, 400, 5_000, 3_600_000))
+        elif kind == "away":  # until all is healed: the others' logs begin behind its end by then
+            self._world.deaths += node.alive
+            node.die(power=self._world.chance.random() < 0.5)
         elif kind == "transfer":
             assert isinstance(node, KvNode)
             if node.leads_region and not node.is_asleep:
@@ -64,7 +67,7 @@ class KvWorld(World):
         super().__init__(seed)
         self.seen: dict[tuple[str, int], int | None] = {}
         self.writes = 0
-        self.snapshots = self.restored = 0
+        self.snapshots = self.restored = self.installed = 0
         self._region_leaders: dict[int, str] = {}
 
     def _make_nodes(self, settings: dict[str, str]) -> Sequence[LedgerNode]:
