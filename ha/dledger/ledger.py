@@ -127,7 +127,6 @@ class LedgerShell:
         self._group = 0
         if shares is not None:
             self.peers, self._group = shares
-            self.peers.join(self._group, self, storage.segment_size)
         else:
             told = {id: f"{host}:{port}" for id, (host, port) in self.addresses.items()}
             self.peers = Peers(me, told, known or {}, readmitted, self, now_ms, draw)
@@ -153,6 +152,8 @@ class LedgerShell:
         """Called when `peers.known` or `peers.readmitted` have changed, to be noted."""
         self.make_snapshot: Callable[[Callable[[LogPoint, bytes], None]], None] | None = None
         """Make a snapshot and hand it over with the log through its first entry; no bytes: there is none now."""
+        self.refuse_snapshot: Callable[[bytes], str | None] = lambda state: None
+        """Return in words why a snapshot with this state cannot be taken. May raise `CorruptRecord`."""
         self.on_replaced: Callable[[], None] = lambda: None
         """Called when a snapshot is to replace the log: the store has to be closed and opened again."""
         self.shown = Point(*storage.commit)
@@ -195,7 +196,11 @@ class LedgerShell:
         """Since when the log waits for room on the disk, or for a cut."""
         self._is_stuck = False
         """Whether it has waited for so long that people are told."""
+        self.readmitted_through = -1
+        """The end of the log when the readmission of this member ended, in this life."""
         storage.on_stuck = self._stuck
+        if shares is not None:
+            self.peers.join(self._group, self, storage.segment_size)
 
     @property
     def commit(self) -> Point:
@@ -416,6 +421,7 @@ class LedgerShell:
                 "this member has caught up, and votes again",
                 member=self.me.id, group=self._group, end=self.core.log.end.index,
             )  # fmt: skip
+            self.readmitted_through = self.core.log.end.index
             self.peers.known[voter_key(self.me.id, self._group)] = self.me.incarnation
             self.peers.groups[0][0].noted()
         for token, result in effects.done:
@@ -513,6 +519,9 @@ class LedgerShell:
         if isinstance(message, SnapshotEnd):
             whole, self._incoming = incoming.end(message), None
             self._judge_snapshot(whole, incoming.point)
+            if (why := self.refuse_snapshot(decode_member_snapshot(whole).state)) is not None:
+                log.error("this member is behind, and cannot begin with the leader's state", why=why)
+                return
             taken = SnapshotTaken(incoming.leader, incoming.term, incoming.point)
             self._storage.stage_snapshot(whole, partial(self._tell, taken))
         else:

@@ -38,21 +38,24 @@ class Dialer(Protocol):
 async def run(
     ledger: LedgerShell, shell: Dialer, rng: random.Random, sharing: Sequence[LedgerShell] = ()
 ) -> None:
-    """Be a member until cancelled, and one of the groups that share its links. Raises `MemberFailed`."""
+    """Be a member until cancelled, and one of the groups that share its links, more of which may come.
+
+    Raises `MemberFailed`.
+    """
     async with trio.open_nursery() as nursery:
         for peer in ledger.addresses:
             if ledger.peers.dials(peer):
                 for kind in Link:
                     nursery.start_soon(_keep_linked, ledger, shell, rng, peer, kind)
-        nursery.start_soon(_tick, (ledger, *sharing), shell)
+        nursery.start_soon(_tick, ledger, sharing, shell)
 
 
-async def _tick(ledgers: Sequence[LedgerShell], shell: Dialer) -> None:
+async def _tick(first: LedgerShell, sharing: Sequence[LedgerShell], shell: Dialer) -> None:
     while True:
         due = trio.current_time() + TICK_S
         await trio.sleep_until(due)
         late = int(max(trio.current_time() - due, 0.0) * 1000)
-        for ledger in ledgers:
+        for ledger in (first, *sharing):
             ledger.tick(late)
         shell.flush()
 

@@ -32,7 +32,8 @@ class KvNode(LedgerNode):
     @property
     def region(self) -> KvRegion:
         """Return the region that it serves."""
-        region = self.member.region
+        assert self.member.kv is not None
+        region = self.member.kv.get(0)
         assert region is not None
         return region
 
