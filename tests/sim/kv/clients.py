@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.format.kv.commands import Status, decode_found, decode_outcome
+from ropewalk.format.kv.commands import Outcome, Status, decode_found, decode_outcome
 from ropewalk.format.kv.items import (
     AcquireLock,
     ComparePut,
@@ -118,8 +118,9 @@ class KvClient(Client):
 
         def hear(answer: Command | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
-                (result,) = decode_outcome(answer.body).results
-                assert isinstance(result, Count)
+                result = _first(decode_outcome(answer.body))
+                if not isinstance(result, Count):
+                    raise Broken(f"a session was answered {result}")
                 self._session, self._seq = result.number, 0
 
         self._ask(self._command(RequestCode.ROPEWALK_KV_SESSION), hear)
@@ -192,13 +193,12 @@ class KvClient(Client):
             raise Broken(f"{self._sent} of {self.name} was answered {answer.code}: {answer.remark}")
         call, outcome = self._call, decode_outcome(answer.body)
         assert call is not None
-        if outcome.status is Status.FENCED:
-            assert call.operation[0] == "guarded", call
+        if outcome.status is Status.FENCED and call.operation[0] == "guarded":
             self._kv.recorder.end(call, False)
         elif outcome.status is not Status.OK:
             raise Broken(f"{self._sent} of {self.name} was answered {outcome.status!r}")
         else:
-            self._kv.recorder.end(call, self._told(call, outcome.results[0]))
+            self._kv.recorder.end(call, self._told(call, _first(outcome)))
         self._kv.writes += 1
         self._sent, self._call = (), None
 
@@ -232,6 +232,12 @@ class KvClient(Client):
     def _command(self, code: int, body: bytes = b"", **numbers: int) -> Command:
         ext = {"region": "0", "epoch": "1"} | {name: str(number) for name, number in numbers.items()}
         return Command(code, ext, body)
+
+
+def _first(outcome: Outcome) -> Result:
+    if not outcome.results:
+        raise Broken(f"an answer has no result: {outcome}")
+    return outcome.results[0]
 
 
 def _bytes(key: tuple[str, int]) -> bytes:
