@@ -42,10 +42,10 @@ from __future__ import annotations
 
 from enum import Enum
 
-from ha.raft.configs import ConfigHistory
 from ha.raft.draft import Draft
 from ha.raft.log_state import LogState
-from ha.raft.quorum import QuorumAckChecker, Readmission
+from ha.raft.membership import Readmission
+from ha.raft.quorum import ConfigHistory, QuorumAckChecker
 from ha.raft.types import (
     Ballot,
     MemberId,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from ha.raft.configs import ConfigHistory
+from ha.raft.quorum import ConfigHistory
 from ha.raft.terms import TermTable
 from ha.raft.types import Point, Run
 

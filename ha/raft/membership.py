@@ -1,4 +1,6 @@
-"""`Changes`: how a leader changes the members of its group, by joint consensus, one change at a time.
+"""Members that come and go (`Changes`), and one that lost its log and is let in again (`Readmission`).
+
+A leader changes the members of its group by joint consensus, one change at a time:
 
     asked        judged by the table below
     joint        an entry with the voters to be and those before is in the log, and in force: every majority is one of
@@ -25,15 +27,32 @@ The first row that applies is the outcome:
 The second row stands in front because until then a leader does not know what is committed, nor what it owes to an
 earlier one. The last is for people: a change that waits for members that are dead ends only with their coming back.
 
-*Learners* are members that get the log and are in no majority. They differ from a member that lost its log
-(`quorum.Readmission`): that one is a voter, which others count, and it says itself that it may not be counted. A
-learner does not even know for sure: it may have been promoted by an entry that it lacks. So it answers a candidate like
-every other member, and the candidate counts by its own configuration. Only what this member *knows* it is not keeps it
-from campaigning (`ConfigHistory.has_voter`).
+*Learners* are members that get the log and are in no majority. They differ from a member that lost its log: that one
+is a voter, which others count, and it says itself that it may not be counted. A learner does not even know for sure:
+it may have been promoted by an entry that it lacks. So it answers a candidate like every other member, and the
+candidate counts by its own configuration. A member keeps from campaigning where it knows that it is no voter
+(`ConfigHistory.has_voter`).
+
+*Readmission.* A member that lost its log votes again when nothing hangs on what it lost. The peers know by the
+incarnation that its log is another one (`ha.dledger.hello`), and tell it so once an operator has let it in. From then
+on it follows, and neither votes nor campaigns nor counts for a majority, until both are true:
+
+    met         every other member has told it its term since. So its own term is at least every term in which it had
+                voted or confirmed entries, and a leader of an older term, which others have left, gets nothing of it
+    caught up   its disk has all that a leader has committed, in that leader's own term and not below the terms above
+
+That is enough. A leader of such a term was elected without the learner, by a majority that shares a member with every
+majority the lost log was part of: it has all that was committed. A vote that the lost log gave is of no later term, and
+in the leader's own term no second majority is left. An old grant or report of the lost log that somebody still counts
+was true when it was given, and the entry behind it is committed before the learner can have caught up.
+
+The end is noted (`Effects.readmitted`), under the incarnation. A member that dies before the note is a learner again.
+The argument is about one configuration, so a leader that hears of such a member changes none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from ha.raft.draft import Draft
@@ -152,3 +171,49 @@ class Changes:
 
 def _is_open(leadership: Leadership, log: LogState) -> bool:
     return 0 <= leadership.term_first <= log.commit.index
+
+
+class Readmission:
+    """The readmission of one member: its end, and the members that have still to tell it their terms."""
+
+    __slots__ = ("_is_over", "_met", "is_learner", "others")
+
+    def __init__(self, others: Iterable[MemberId], is_over: bool) -> None:
+        """`is_over`: whether this log has ended its readmission in an earlier life."""
+        self.others = tuple(others)
+        """The other members of the group."""
+        self._is_over = is_over
+        self._met: dict[MemberId, int] = {}
+        """The newest term that each other member has told in this life."""
+        self.is_learner = False
+
+    @property
+    def unmet(self) -> tuple[MemberId, ...]:
+        """Return the members that have still to tell this learner their terms."""
+        return tuple(peer for peer in self.others if peer not in self._met) if self.is_learner else ()
+
+    @property
+    def term(self) -> int:
+        """Return the newest term that this member was told."""
+        return max(self._met.values(), default=0)
+
+    def met(self, peer: MemberId, term: int, lost: bool) -> bool:
+        """Note the term of a peer, and whether it knows this member's log for lost. Return whether a learner begins.
+
+        A term of -1: the peer is not in this group yet, and has still to tell one.
+        """
+        if term >= 0:
+            self._met[peer] = max(term, self._met.get(peer, 0))
+        begins = lost and not self._is_over and not self.is_learner
+        self.is_learner |= begins
+        return begins
+
+    def ends(self, log: LogState, matched: int, leader_commit: int, term: int) -> bool:
+        """Return whether the learner votes from now on; `matched` and `leader_commit` are of the leader of `term`."""
+        if not self.is_learner or self.unmet or leader_commit < 0:
+            return False
+        assert term >= self.term, (term, self._met)
+        if min(matched, log.durable) < leader_commit or log.terms.term_at(leader_commit) != term:
+            return False  # it lacks something, or the leader has committed nothing in its own term yet
+        self.is_learner, self._is_over = False, True
+        return True

@@ -18,15 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ha.raft.configs import ConfigHistory
 from ha.raft.dispatcher import EntryDispatcher, State
 from ha.raft.draft import Draft
 from ha.raft.election import GRANTED, Election
 from ha.raft.handler import EntryHandler, Refusal
 from ha.raft.leadership import Leadership
 from ha.raft.log_state import LogState
-from ha.raft.membership import Changes
-from ha.raft.quorum import QuorumAckChecker, Readmission
+from ha.raft.membership import Changes, Readmission
+from ha.raft.quorum import ConfigHistory, QuorumAckChecker
 from ha.raft.reads import Reads
 from ha.raft.rules import Rules
 from ha.raft.terms import Row, TermTable

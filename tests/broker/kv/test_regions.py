@@ -207,8 +207,14 @@ def test_a_store_has_sixteen_regions_at_most(tmp_path: Path) -> None:
 def test_a_region_is_cut_by_a_leader_that_does_not_lead_region_0(tmp_path: Path) -> None:
     with KvGroup(tmp_path, "g;n;") as group:
         group.until(lambda: all(len(list(regions(each))) == 3 for each in group.members.values()), "three")
-        root = group.region_leader()
-        id = next(id for id in (1, 2) if group.region_leader(id) is not root)
+        apart: list[int] = []
+
+        def led_apart() -> bool:
+            apart[:] = [id for id in (1, 2) if group.region_leader(id) is not group.region_leader()]
+            return bool(apart)
+
+        group.until(led_apart, "the leads are spread")
+        (id, *_others) = apart
         new = split(group, b"h" if id == 1 else b"p", id)
         assert new == 3 and region(group.region_leader(new), new).machine.region.epoch > 1
         group.all_applied()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ha.raft.configs import ConfigHistory
 from ha.raft.dispatcher import EntryDispatcher, RecentRuns, State
 from ha.raft.log_state import LogState
+from ha.raft.quorum import ConfigHistory
 from ha.raft.terms import TermTable
 from ha.raft.types import NOTHING, AppendAnswer, Config, HeartbeatAnswer, Point, Run, Settings
 from ropewalk.errors import RemoteProtocolError

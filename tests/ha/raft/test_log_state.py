@@ -6,8 +6,8 @@ from itertools import permutations
 
 import pytest
 
-from ha.raft.configs import ConfigHistory
 from ha.raft.log_state import LogState
+from ha.raft.quorum import ConfigHistory
 from ha.raft.terms import TermTable
 from ha.raft.types import NOTHING, Config, Point, Run
 

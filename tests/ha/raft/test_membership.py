@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha.raft.configs import ConfigHistory
-from ha.raft.frames import config_of
+from ha.dledger.frames import config_of
 from ha.raft.membership import MEMBERS_MAX, VOTERS_MAX
 from ha.raft.node import RaftNode
+from ha.raft.quorum import ConfigHistory
 from ha.raft.types import (
     Append,
     AppendAnswer,

@@ -6,11 +6,11 @@ from itertools import product
 
 import pytest
 
-from ha.raft.configs import ConfigHistory
 from ha.raft.draft import Draft
 from ha.raft.election import Campaign, Election
 from ha.raft.log_state import LogState
-from ha.raft.quorum import Readmission
+from ha.raft.membership import Readmission
+from ha.raft.quorum import ConfigHistory
 from ha.raft.terms import TermTable
 from ha.raft.types import Ballot, Config, Point, Role, Settings, Vote, VoteAnswer, VoteResult
 

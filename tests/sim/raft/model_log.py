@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from ha.raft.configs import ConfigHistory
+from ha.raft.quorum import ConfigHistory
 from ha.raft.types import NOTHING, Ballot, Config, CutDone, Durable, Event, Point, Run, Saved
 
 Entry = tuple[int, int, int, int, int]

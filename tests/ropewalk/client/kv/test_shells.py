@@ -113,6 +113,11 @@ def test_a_wrong_call_is_refused_alone(namesrv: str) -> None:
     assert len(failures) == 1 and beside == b"x"
 
 
+async def silence(effect: Effect) -> None:
+    """Answer nothing, for ever."""
+    await trio.sleep_forever()
+
+
 async def close_meanwhile(namesrv: str) -> BaseException | None:
     failure: BaseException | None = None
 
@@ -125,7 +130,7 @@ async def close_meanwhile(namesrv: str) -> BaseException | None:
 
     async with trio.open_nursery() as nursery, AsyncKv(namesrv) as kv:
         nursery.start_soon(ask)
-        await trio.testing.wait_all_tasks_blocked(0)
+        await trio.lowlevel.checkpoint()  # it has left, and no answer can be there yet
     return failure
 
 
