@@ -339,6 +339,7 @@ class RaftNode:
                 if message.received < 0:
                     dispatcher.snapshot_ended(message.index)
                 else:
+                    dispatcher.snapshot_goes_on(self.now)
                     draft.snapshot = peer, message
             case TakeLead():
                 self._follow(peer)
@@ -447,8 +448,6 @@ class RaftNode:
         append = dispatcher.fetched(event.prev, event.run, self.log, self.term, self.now)
         if append is not None:
             draft.send(event.peer, append)
-        elif dispatcher.state is State.SNAPSHOT:
-            draft.snapshot_to.append(event.peer)
 
     # -- time and links ----------------------------------------------------------------------------------
 

@@ -295,7 +295,7 @@ class SnapshotEnd(Struct, frozen=True):
 
 
 class SnapshotAnswer(Struct, frozen=True):
-    """How much of a snapshot has arrived; -1: it is not needed, since the follower has what it covers."""
+    """The number of bytes of a snapshot that have arrived; -1: it is not needed, the follower has what it covers."""
 
     term: int
     index: int

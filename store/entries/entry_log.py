@@ -274,7 +274,7 @@ class EntryLog:
     # -- snapshots ---------------------------------------------------------------------------------------
 
     def installation(self, root: Path, queue_file_size: int) -> Installation:
-        """Return what installs a snapshot in this closed store, if one was to be."""
+        """Return the installation of a snapshot in this closed store, which does nothing if none was begun."""
         log = self._log
         return Installation(root, log.directory, log.segment_size, queue_file_size, self._files, self._disk)
 

@@ -65,7 +65,7 @@ class Installation:
     disk: Disk
 
     def redo(self) -> tuple[str, ...]:
-        """Finish an installation that was begun; return what was done, in words. Blocks. Raises `StoreDamaged`."""
+        """Finish an installation that was begun; return its findings. Blocks. Raises `StoreDamaged`."""
         notes, disk = self.files.notes, self.disk
         data = disk.read_file(notes / INSTALL)
         if data is None:

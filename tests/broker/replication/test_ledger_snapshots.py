@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
 
+from broker.replication.ledger_state import LedgerState
 from broker.state.groups import SubscriptionGroupConfig
 from broker.state.topics import TopicConfig
 from tests.broker.replication.group_tables import change_all, tables, until_equal
@@ -157,3 +159,39 @@ def test_a_member_that_came_back_by_a_snapshot_leads_and_its_queues_go_on(tmp_pa
         caught_up(group)
         assert [record.body for record in back.stored("Idle")] == [b"y", b"z"]
         assert back.broker.offsets.query("g", "Filler", 0) == 5
+
+
+def test_changes_that_a_snapshot_has_are_not_made_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer that asked this member meanwhile would go back to where it was long ago."""
+    applied: dict[LedgerState, list[int]] = {}
+
+    def noted(real: Callable[[LedgerState, dict[str, Any]], None]) -> Callable[..., None]:
+        def change_tables(state: LedgerState, change: dict[str, Any]) -> None:
+            applied.setdefault(state, []).extend(change.get("offsets", {}).get("Filler@g", {}).values())
+            real(state, change)
+
+        return change_tables
+
+    monkeypatch.setattr(LedgerState, "_replace", noted(LedgerState._replace))
+    monkeypatch.setattr(LedgerState, "_apply_change", noted(LedgerState._apply_change))
+    with LedgerBrokers(tmp_path, **SMALL) as group:
+        leader = group.leader()
+        index = next(i for i, m in group.members.items() if not m.leads)
+        group.stop(index)
+        leader = group.leader()
+        for offset in range(1, 40):
+            fill(group, 20_000)
+            leader.broker.offsets.commit("g", "Filler", 0, offset)
+            group.turn(200)
+        for member in group.members.values():
+            expire(group, member, 400_000)
+        leader.member.transfer("", lambda result: None)
+        group.until(lambda: not leader.leads, "another member leads")
+        group.start(index)
+        caught_up(group)
+        until_equal(group)
+        offsets = applied[group.members[index].member.state]
+        assert offsets[0] > 20, "those of the snapshot"
+        assert offsets == sorted(offsets) and offsets[-1] == 39
