@@ -12,7 +12,7 @@ from broker.kv.snapshots import Limits
 from ropewalk.format.kv.items import Put
 from store import region_store
 from tests.broker.harness import without_fsync
-from tests.broker.kv.members import KvGroup, Session, region, regions
+from tests.broker.kv.members import KvGroup, Session, region, regions, write_patiently
 from tests.support.ledger_brokers import Member
 
 
@@ -28,7 +28,7 @@ def leave_behind(group: KvGroup) -> None:
     leader = group.region_leader()
     session = Session(leader)
     for number in range(400):
-        session.write(leader, Put(b"n%03d" % (number % 90), b"%d" % number * 50))
+        write_patiently(group, session, leader, Put(b"n%03d" % (number % 90), b"%d" % number * 50))
         begins = [region(each).status()["logBegin"] for each in group.members.values()]
         if min(map(int, map(str, begins))) > 3 * (8 << 10):
             break

@@ -35,7 +35,7 @@ def write(group: KvGroup, session: Session, count: int) -> None:
     keys = int(region(leader).machine.region.end or b"300")
     for number in range(count):
         seq = session.seq
-        outcome = session.write(leader, Put(b"%03d" % (seq * 7 % keys), b"%d" % seq * 60))
+        outcome = write_patiently(group, session, leader, Put(b"%03d" % (seq * 7 % keys), b"%d" % seq * 60))
         assert outcome.status is Status.OK, number
     session.write(leader, NextSequence(b"0s", 1))
     session.write(leader, AcquireLock(b"0lock", b"me", 60_000))
