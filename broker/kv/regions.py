@@ -1,7 +1,7 @@
 """`KvRegions`: all regions of a member's process, how a store is cut, and where new regions come from.
 
 A region begins in another one's log. Every member that applies the entry of a split has the machine of the new region
-in its hand, whose state is a function of the log so far (`ha.kv.split`); it opens that region's own log, and is a
+in its hand, whose state is a function of the log so far (`ha.kv.machine`); it opens that region's own log, and is a
 member of one more Raft group. Nothing else is written down, so there is nothing to be torn by a crash: a start applies
 the log of region 0, comes to the same entries, has the same machines in its hand, and opens the logs that are there.
 A log that is not there yet is begun, as it would have been then.
@@ -241,17 +241,25 @@ class KvRegions:
     # -- people --------------------------------------------------------------------------------------
 
     def table(self) -> list[dict[str, object]]:
-        """Return the regions as this member has applied their cuts, and where the leader of each is."""
+        """Return the regions as this member has applied their cuts, and where the leader of each is.
+
+        One that is still to be opened is among them: else there were keys that no region has.
+        """
+        known = [(each.machine, each.ledger.standing.leader is not None) for each in self]
+        known += [
+            (machine, False)
+            for _parent, _index, machine in self._born
+            if machine.region.id not in self._regions
+        ]
         return [
             {
-                "id": cut.id,
-                "start": cut.start.hex(),
-                "end": cut.end.hex(),
-                "epoch": cut.epoch,
-                "leader": each.machine.leader if each.ledger.standing.leader is not None else "",
+                "id": machine.region.id,
+                "start": machine.region.start.hex(),
+                "end": machine.region.end.hex(),
+                "epoch": machine.region.epoch,
+                "leader": machine.leader if is_led else "",
             }
-            for each in self
-            for cut in (each.machine.region,)
+            for machine, is_led in known
         ]
 
     def split_refusal(self, region: KvRegion, key: bytes) -> str | None:

@@ -10,7 +10,10 @@ it. Only the token is safe, where what the lock protects compares it (`Guard` do
 *Number.* An entry's number is its index, and in a region that was cut from another one: `origin` and its index, where
 the origin is behind the number of the entry that cut it. So tokens rise on for a lock whose key went to another log.
 
-*Split.* The machine cuts itself in two (`ha.kv.split`), and leaves the new one in `born` for the shell to find.
+*Split.* The machine cuts itself in two at a key, and leaves the new one in `born` for the shell to find. Values,
+sequences and locks go to the side of their keys. Sessions are on both sides from then on, with all outcomes that are
+kept: a write that is sent again behind the cut finds its outcome wherever its key went. Both clocks go on from the same
+moment: no lease gets longer or shorter.
 
 *Memory* is counted as key and value and 200 for each item, kept outcomes of sessions included. Beyond the bound what
 would grow is refused, and deletes go on.
@@ -29,7 +32,6 @@ from msgspec import Struct
 
 from ha.kv.region import Region, RegionIds
 from ha.kv.sessions import SESSIONS_MAX, Sessions
-from ha.kv.split import divide
 from ha.kv.table import Table
 from ropewalk.format.kv.commands import (
     Command,
@@ -154,14 +156,21 @@ class KvMachine:
         return Outcome(Status.OK)
 
     def _split(self, key: bytes, id: int) -> None:
+        assert self.region.may_be_cut_at(key), (self.region, key)
         region = Region(id, key, self.region.end, self.region.epoch + 1)
         upper = KvMachine(region, self.memory_max, self.sessions.count_max, self.origin + self.applied + 1)
-        divide(self, upper)
+        upper.clock_ms = self.clock_ms
+        upper.sessions = self.sessions.copy()
+        upper.values = self.values.cut_off(key)
+        upper.sequences = self.sequences.cut_off(key)
+        upper.locks = self.locks.cut_off(key)
+        self.region = Region(self.region.id, self.region.start, key, region.epoch)
+        for half in (self, upper):
+            half.bytes = half._count()
         self.born.append(upper)
 
-    def count_again(self) -> None:
-        """Count the bytes of the state, whose items were moved."""
-        self.bytes = (
+    def _count(self) -> int:
+        return (
             sum(ITEM_BYTES + len(key) + len(value) for key, value in self.values.items())
             + sum(ITEM_BYTES + len(key) for key in self.sequences)
             + sum(LOCK_BYTES + len(key) + len(lock.owner) for key, lock in self.locks.items())

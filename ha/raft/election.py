@@ -240,12 +240,14 @@ class Election:
         self.deadline = min(self.deadline, self.now + low + int(self._draw * (high - low)))
 
     def _hurry(self) -> None:
-        """Let the first campaign of a new group come as soon as the others have heard of it, with a heartbeat."""
-        settings, draw = self.settings, self._draw / 2
-        if settings.preferred and self.me not in settings.preferred:
-            draw += 0.5
-        rush = settings.rush_min_ms + int(draw * (settings.rush_max_ms - settings.rush_min_ms))
-        self.deadline = self.now + settings.heartbeat_ms + rush
+        """Let the first campaign of a new group come soon: the others have heard of it with a heartbeat.
+
+        Preferred members come a heartbeat before the others, who may have heard of it first.
+        """
+        settings = self.settings
+        beats = 2 if settings.preferred and self.me not in settings.preferred else 1
+        rush = settings.rush_min_ms + int(self._draw * (settings.rush_max_ms - settings.rush_min_ms))
+        self.deadline = self.now + beats * settings.heartbeat_ms + rush
 
     @property
     def is_protecting(self) -> bool:

@@ -158,7 +158,10 @@ def test_a_write_whose_region_is_cut_before_it_is_applied_is_refused_then(tmp_pa
         writer.ask(*session.request(Put(b"a", b"kept")))
         del late
         assert outcome_of(client.answer(cut)).status is Status.OK
-        assert outcome_of(writer.answer()).status is Status.WRONG_EPOCH
+        refused = writer.answer()
+        assert outcome_of(refused).status is Status.WRONG_EPOCH
+        told = msgspec.json.decode(refused.ext["regions"])["regions"]
+        assert [each["start"] for each in told] == ["", b"g".hex()], "no key is in none"
         new = region(leader).machine.ids.get(0, 1)
         assert new is not None
         upper = group.region_leader(new)

@@ -22,19 +22,9 @@ from ropewalk.format.kv.items import (
     decode_values,
 )
 from ropewalk.format.remoting import Command
+from tests.ropewalk.client.kv.cluster import CLUSTER
 from tests.ropewalk.client.scripted import Script
 
-MEMBERS = ("a:1", "b:1", "c:1")
-CLUSTER: dict[str, dict[str, object]] = {
-    "brokerAddrTable": {
-        "g": {
-            "cluster": "c",
-            "brokerName": "g",
-            "brokerAddrs": dict(zip(("0", "2", "3"), MEMBERS, strict=True)),
-        }
-    },
-    "clusterAddrTable": {"c": ["g"]},
-}
 NOT_LEADER = 14
 
 Answer = Callable[[str, Command], Command | RopewalkError]

@@ -28,7 +28,7 @@ from ropewalk.format.kv.commands import (
 )
 from ropewalk.format.kv.items import Count, Delete, DeleteRange, Put, decode_operations, decode_values
 from ropewalk.format.remoting import Command
-from tests.ropewalk.client.kv.test_core import CLUSTER, MEMBERS
+from tests.ropewalk.client.kv.cluster import CLUSTER, MEMBERS
 from tests.ropewalk.client.scripted import Script
 
 LETTERS = [b"%c" % letter for letter in range(ord("a"), ord("z") + 1)]
