@@ -251,7 +251,7 @@ def disturb(group: LedgerGroup, victim: Member, draw: random.Random, *, kill: bo
 def test_a_member_that_the_log_has_left_behind_is_given_the_state(tmp_path: Path) -> None:
     """With the limits of every day: 64 MiB of log for each snapshot, and the log behind the one before it."""
     with LedgerGroup(tmp_path, settings={"ropewalkKvRegions": 1}) as group, Kv(group.name_server) as kv:
-        leads = leader_of(group, group.members)
+        leads = leaders_of(group, group.members)[0]
         kv.put("first", "value")
         until(lambda: are_equal(group), lambda: str(members_of(group.name_server)), patience_s=60.0)
         away = next(member for member in group.members if member is not leads)
