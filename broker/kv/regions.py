@@ -154,7 +154,7 @@ class KvRegions:
         self._born.append((parent, index, machine))
 
     def end_turn(self) -> None:
-        """Send, flush and apply what this turn brought, and open the regions that were cut off in it."""
+        """Send, flush and apply the commands of this turn, and open the regions that were cut off in it."""
         for region in list(self._regions.values()):
             region.end_turn()
         while self._born:

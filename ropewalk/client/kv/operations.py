@@ -1,4 +1,4 @@
-"""The operations of a key-value client from what its caller gave, and their results with their types."""
+"""The operations of a key-value client as items, and their results with their types."""
 
 from __future__ import annotations
 

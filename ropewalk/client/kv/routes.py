@@ -53,7 +53,7 @@ class Routes:
         return len(self._ordered)
 
     def learn(self, told: Iterable[Mapping[str, Any]]) -> None:
-        """Take over what a member tells of the regions, where it is newer than what is known."""
+        """Take over the regions that a member tells of, where their epochs are newer than the known ones."""
         for each in told:
             id, epoch, leader = int(each["id"]), int(each["epoch"]), str(each["leader"])
             known = self._by_id.get(id)
