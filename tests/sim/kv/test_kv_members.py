@@ -38,4 +38,7 @@ def test_the_world_is_worth_living_in() -> None:
     assert sum(life.deaths for life in lives) > 6
     assert sum(life.snapshots for life in lives) > 20
     assert sum(life.restored for life in lives) > 3
-    assert sum(life.installed for life in lives) > 0
+
+
+def test_members_that_were_away_for_long_are_given_a_state() -> None:
+    assert any(run(seed).installed for seed in range(10, 60))
