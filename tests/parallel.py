@@ -140,6 +140,7 @@ LONG_S: dict[str, int] = {
     "tests/ropewalk/client/aio/test_storm.py": 18,
     "tests/ropewalk/client/aio/test_push_consumer.py": 17,
     "tests/ropewalk/client/test_restart.py": 17,
+    "tests/crash/test_dledger_members.py": 20,
     "tests/crash/test_dledger_timers.py": 16,
     "tests/broker/replication/test_block_repair.py": 15,
     "tests/compat/test_ledger_clients.py": 30,
