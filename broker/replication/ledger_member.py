@@ -554,13 +554,13 @@ class LedgerMember:
 
     def change(self, change: Change, done: Callable[[ChangeResult], None]) -> None:
         """Change the members of the group, as its leader. Raises `ChangeRefused` for a change that makes no sense."""
-        if self.region is not None:
+        if self.kv is not None:
             raise ChangeRefused(_REGIONS_STAY)
         self.ledger.change(change, done)
 
     def force(self) -> str | None:
         """Go on alone, after most members were lost; return in words why not, where that is not to be."""
-        return _REGIONS_STAY if self.region is not None else self.ledger.force()
+        return _REGIONS_STAY if self.kv is not None else self.ledger.force()
 
     async def settle(self) -> None:
         """Do nothing: the ready line names no role, which is the next election's to give."""
