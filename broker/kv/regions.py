@@ -134,7 +134,7 @@ class KvRegions:
     def _open(self, region: KvRegion, settings: Settings) -> None:
         id = region.machine.region.id
         if id:
-            members = sorted([self._shared.me.id, *self._shared.addresses])
+            members = sorted(self._shared.first.voters)
             settings = replace(settings, preferred=(members[id % len(members)],))
         region.open(self._shared, settings)
         self._regions[id] = region
