@@ -463,7 +463,9 @@ class RaftNode:
         if event.kind is Link.DATA:
             if (dispatcher := self.dispatchers.get(event.peer)) is not None:
                 dispatcher.linked(event.up)
-        elif not event.up:
+            return
+        self.reads.unlinked(event.peer)
+        if not event.up:
             self.election.link_lost(event.peer)
 
     # -- the end of a step -------------------------------------------------------------------------------

@@ -297,6 +297,21 @@ def test_a_leader_that_is_left_out_steps_down_where_nobody_can_take_over() -> No
     assert not script.wires["n0", "n1"], "nor does it campaign"
 
 
+def test_a_leader_that_is_left_out_while_it_hands_over_refuses_messages_for_one_timeout_only() -> None:
+    script = led()
+    assert asked(script, "n0", ("n1", "n2")) is None
+    script.run("transfer n0 n1")
+    script.drop("n0", "n1")
+    script.unlink("n0", "n1")  # the target is gone
+    script.link("n0", "n1")
+    for _ in range(12):
+        script.wait(100)
+        script.tick("n0")
+        script.settle("n0", "n2")
+        script.drop("n0", "n1")
+    assert not leads(script, "n0")
+
+
 # -- who may lead, and who votes -------------------------------------------------------------------------
 
 END = Point(5, 2, 600)

@@ -311,7 +311,11 @@ class World:
 
     def grow_and_shrink(self) -> None:
         """Have the group get other members in peace: each change is done within seconds, whoever leads."""
-        for _ in range(self.chance.choice((1, 2, 3))):
+        self.run_until(
+            self.time + DELAY_MS
+        )  # what the storm has delayed may still change the members, or the leader
+        self.calm()
+        for _ in range(self.chance.choice((1, 1, 2))):
             size = self.chance.randint(1, len(self.ids))
             voters = tuple(sorted(self.chance.sample(self.ids, size)))
             leader = self.leader()
