@@ -91,7 +91,7 @@ class World:
         )
         """Whether members come and go."""
         size = self.chance.choices((3, 5, 7, 1), (70, 22, 5, 3))[0]
-        spare = min(7 - size, self.chance.choice((1, 2, 2, 4))) if self.changes else 0
+        spare = min(7 - size, self.chance.choice((1, 1, 1, 2, 2, 4))) if self.changes else 0
         self.ids = tuple(f"n{number}" for number in range(size + spare))
         self.first = Config(self.ids[:size])
         """The configuration with which the group begins; the other members come later."""
@@ -717,7 +717,7 @@ def run(
         world._heap = [each for each in world._heap if each[2] not in (world.produce, world.ask_changes)]
         heapq.heapify(world._heap)
         world.calm()
-        if world.changes and world.chance.random() < 0.6:
+        if world.changes and world.chance.random() < 0.4:
             world.grow_and_shrink()
         if world.settings.preferred:
             world.until_preferred_leads()
