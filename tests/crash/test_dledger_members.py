@@ -9,7 +9,7 @@ import pytest
 from ropewalk.client.blocking.admin import Admin
 from tests.crash.ledger_group import LedgerGroup, Member
 from tests.crash.ledger_load import Sender, SteadySender, read
-from tests.crash.test_dledger import wait_until
+from tests.support import waiting
 from tools.drill.reading import compare_logs
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
@@ -19,7 +19,7 @@ BROKER = "broker-a"
 def await_more(sender: Sender, what: str) -> None:
     """Wait until more is acknowledged."""
     count = len(sender.acknowledged) + 5
-    wait_until(lambda: len(sender.acknowledged) >= count, f"acknowledgements after {what}")
+    waiting.until(lambda: len(sender.acknowledged) >= count, f"acknowledgements after {what}")
 
 
 def judge(group: LedgerGroup, sender: Sender, members: list[Member]) -> None:
@@ -35,7 +35,7 @@ def judge(group: LedgerGroup, sender: Sender, members: list[Member]) -> None:
         alive = {member.id for member in members}
         return {each.durable for each in group.status() if each.id in alive}
 
-    wait_until(lambda: len(ends()) == 1, "equally long logs")
+    waiting.until(lambda: len(ends()) == 1, "equally long logs")
     for member in members:
         member.kill()
     one, *others = members
