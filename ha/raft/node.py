@@ -434,6 +434,11 @@ class RaftNode:
         led = self.leadership if self.role is Role.LEADER else None
         if led is not None:
             led.part(self.now)
+            if self.changes.is_out(self.log) and not self.transfers.leave(
+                led, self.quorum, self.log, self.now
+            ):
+                self.election.become_candidate("the group goes on without this member")
+                led = None
         self.reads.tick(self.now, draft)
         self.transfers.tick(led, self.quorum, self.log, self.applied, self.election.stuck, self.now, draft)
 
@@ -490,19 +495,11 @@ class RaftNode:
         if is_other:
             draft.config = self.config
 
-    def _go_on_with_change(self, draft: Draft) -> None:
-        """Drive the change of the members that is in this leader's log; go, if it is one of them no more."""
-        assert self.leadership is not None
-        if self.changes.drive(self.leadership, self.log, draft) and not self.transfers.leave(
-            self.leadership, self.quorum, self.log, self.now
-        ):
-            self.election.become_candidate("the group goes on without this member")
-
     def _conclude(self, draft: Draft) -> None:
         if self._is_pending or self._revision != self.log.configs.revision:
             self._look_at_members(draft)
         if self.leadership is not None and self.role is Role.LEADER and not self._is_pending:
-            self._go_on_with_change(draft)
+            self.changes.drive(self.leadership, self.log, draft)
         self.reads.changed(self.leader, self.term, self.now)
         if self.role is not Role.LEADER:
             self.leadership = None

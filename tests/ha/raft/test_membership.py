@@ -197,6 +197,16 @@ def test_a_member_that_lost_its_log_catches_up_before_members_change() -> None:
     assert asked(script, "n0", THREE, ("n3",)) is R.NOT_CAUGHT_UP
 
 
+def test_a_leader_that_is_left_out_changes_nothing() -> None:
+    script = led()
+    script.run("leave n1")
+    script.run("leave n2")
+    beat(script, "n0")
+    become(script, "n0", ("n1", "n2"))
+    assert leads(script, "n0"), "it waits for one that could take over"
+    assert asked(script, "n0", THREE) is R.NOT_READY
+
+
 def test_a_leader_that_hands_over_changes_nothing() -> None:
     script = led()
     script.append("n0", 1)
