@@ -259,3 +259,12 @@ def test_a_cut_whose_answer_is_lost_is_made_once(seed: int) -> None:
     store = Store(seed, cuts=0.0, losses=0.4)
     for number, key in enumerate(("m", "g", "t"), 1):
         assert store.script.hold(store.core.split(key)) == number
+
+
+def test_keys_are_told_apart_by_region_as_soon_as_regions_are_known() -> None:
+    store = Store(1, cuts=0.0, losses=0.0)
+    store.cut(b"m")
+    keys = [b"z", b"a", b"y"]
+    assert store.core.apart(keys) == [[0, 1, 2]]
+    store.script.hold(store.core.multi_get(keys))
+    assert store.core.apart(keys) == [[0, 2], [1]]
