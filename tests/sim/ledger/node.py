@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from broker.broker import Broker
 from broker.replication.ledger_member import LedgerMember
 from broker.settings.config import BrokerConfig, load_config
-from ha.dledger.ledger import MemberFailed
+from ha.dledger.ledger import LedgerShell, MemberFailed
 from ha.raft.types import Link, MemberId, Role
 from ropewalk.errors import RopewalkError
 from store.io.workers import FlushFailed
@@ -90,7 +90,7 @@ class LedgerNode(Machine):
                 self.config,
                 address=self.address,
                 disk=self.disk,
-                now_ms=self.world.now_ms,
+                now_ms=self.wall_ms,
                 monotonic_ms=self.monotonic_ms,
                 rng=self.world.chance,
                 wake=self._wake,
@@ -161,6 +161,10 @@ class LedgerNode(Machine):
         """Return the time of the machine's own clock."""
         return 86_400_000 + self.offset_ms + int(self.world.events.now * 1000 * self.rate)
 
+    def wall_ms(self) -> int:
+        """Return the time of the machine's wall clock."""
+        return self.world.now_ms()
+
     def _clock(self) -> float:
         return self.world.events.now
 
@@ -217,8 +221,12 @@ class LedgerNode(Machine):
         if self._when_awake(lambda: self._tell_time(due)):
             now = self.world.events.now
             late = int((now - due) * 1000 * self.rate)
-            self._guarded(lambda: self.member.ledger.tick(late))
+            for ledger in self._ledgers():
+                self._guarded(partial(ledger.tick, late))
             self._later(TICK_S, partial(self._tell_time, now + TICK_S))
+
+    def _ledgers(self) -> list[LedgerShell]:
+        return [self.member.ledger]
 
     def _dial(self, peer: MemberId, kind: Link) -> None:
         if not self._when_awake(lambda: self._dial(peer, kind)):
