@@ -164,6 +164,7 @@ def test_a_byte_that_flips_while_a_member_runs_is_found_by_the_scrubber_and_mend
         end_and_compare(group, sender)
 
 
+@long_only
 def test_a_leader_whose_log_is_damaged_where_a_lagging_member_needs_it_mends_it_and_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -179,7 +180,10 @@ def test_a_leader_whose_log_is_damaged_where_a_lagging_member_needs_it_mends_it_
         flip(*places(leader, draw, "a sealed segment"))
         first.kill()
         lagging.start()  # the other one is elected, and has the byte that is needed
-        until(lambda: "ropewalk store verify" in leader.errors.read_text(), "it meets the damage")
+        until(
+            lambda: "ropewalk store verify" in leader.errors.read_text(),
+            lambda: f"{leader.id} does not meet the damage:\n{leader.errors.read_text()[-3000:]}",
+        )
         first.start()
         agree(group)
         assert leader.process.poll() is None and is_mended(leader)
