@@ -123,10 +123,12 @@ class LedgerMember:
         self._path = notes / "peers.json"
         self._known: dict[MemberId, bytes] = {}
         self._readmitted: frozenset[MemberId] = frozenset()
-        self.kv = KvRegions(context, wake) if config.ropewalk_kv_regions != "0" else None
-        """The regions of the key-value store, if it is served here."""
         self.replaced = trio.Event()
         """Set when the store has to be opened again, with a snapshot in place of its log."""
+        self.kv: KvRegions | None = None
+        """The regions of the key-value store, if it is served here."""
+        if config.ropewalk_kv_regions != "0":
+            self.kv = KvRegions(context, wake, self.replaced.set)
         self._worker: Worker | None = None
         self._unlogged: deque[tuple[int, Callable[[str], Command], Command, Callable[[Command], None]]] = (
             deque()
