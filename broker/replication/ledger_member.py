@@ -559,7 +559,13 @@ async def _handed_over(ledger: LedgerShell) -> None:
     over = trio.Event()
 
     def note(result: TransferResult) -> None:
-        log.info("handed over before the stop", result=result.value, to=ledger.standing.leader)
+        leader = ledger.standing.leader
+        if result is TransferResult.SUCCESS:
+            log.info("handed over before the stop", to=leader)
+        elif leader is not None and leader != ledger.me.id:
+            log.info("another member took the lead before the stop", leader=leader)
+        else:
+            log.info("stops without a handover: no other member takes the lead", why=result.value)
         over.set()
 
     ledger.transfer("", note)
