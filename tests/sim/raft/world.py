@@ -5,8 +5,8 @@
     quiet    one follower after the other stalls or is cut off, and comes back: nobody loses the lead over it
 
 In every fourth life over a model the lead is handed over, too, and in half of these one member is preferred. In another
-fourth leaders read by lease. In lives that are asked for (`loses_logs`), a member's disk is lost now and then; the
-others are told one after the other.
+fourth leaders read by lease, and in half of the former, too (`lease_faults`). In lives that are asked for
+(`loses_logs`), a member's disk is lost now and then; the others are told one after the other.
 
 Which faults a life has is drawn for each seed. A member is a core over a model of its log (`ModelMember`), or the
 shipped shell and store over a disk that forgets (`StoreMember`).
@@ -34,10 +34,12 @@ from ha.raft.types import (
     ReadAsked,
     Settings,
     Stuck,
+    TakeLead,
     TransferAsked,
     TransferResult,
 )
 from tests.sim.disk import PowerLoss
+from tests.sim.raft import lease_faults
 from tests.sim.raft.checks import Broken, Checks
 from tests.sim.raft.member import Member
 from tests.sim.raft.model_member import ModelMember
@@ -86,7 +88,7 @@ class World:
         self.ids = tuple(f"n{number}" for number in range(size))
         if is_model and seed % 8 == 7:
             self.settings = structs.replace(SETTINGS, preferred=(self.ids[0],))
-        if is_model and seed % 4 == 1:
+        if is_model and (seed % 4 == 1 or (seed % 16 >= 11 and self.hands_over)):
             self.settings = structs.replace(self.settings, lease_reads=True)
         self.checks = Checks(size)
         self.told: deque[tuple[float, MemberId, Event, Effects]] | None = deque(
@@ -96,12 +98,16 @@ class World:
         self.kinds = [kind for kind in FAULTS if self.chance.random() < share]
         if self.hands_over:
             self.kinds.append("transfer")
+        if self.settings.lease_reads:
+            self.kinds.append("lease")
         if loses_logs:
             self.kinds += ["lost log"] * (1 + len(self.kinds) // 3)
         self.is_storm = True
         self.contents: dict[tuple[int, int], bytes] = {}
         """By (index, term): the bytes of an entry, where members have a store."""
         self.blocked: set[tuple[MemberId, MemberId]] = set()
+        self.slowed: dict[MemberId, float] = {}
+        """How much later than others messages to a member arrive."""
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._number = 0
         self._payload = 0
@@ -111,7 +117,7 @@ class World:
         self.members = {id: make_member(self, id) for id in self.ids}
         for member in self.members.values():
             member.log.hiccups = "slow disk" in self.kinds
-        if "clock" in self.kinds:
+        if "clock" in self.kinds or self.settings.lease_reads:
             for member in self.members.values():
                 member.rate = self.chance.uniform(0.9, 1.1)
                 if self.settings.lease_reads:
@@ -189,7 +195,7 @@ class World:
         if not self._lets_in(one, other):
             self._told_of[one.id, other.id] = self._incarnations[other.id]
             for kind in Link:
-                self._again(one, other, kind)
+                self.link_again(one, other, kind)
 
     def unlinked(self, member: Member, peer: MemberId, kind: Link, number: int | None) -> None:
         if member.core is not None and number is not None and member.links.get((peer, kind)) == number:
@@ -207,9 +213,9 @@ class World:
                 kind,
                 here.links.get((there.id, kind)),
             )
-        self.at(self.time + 6 + self.chance.random() * 30, self._again, one, other, kind)
+        self.at(self.time + 6 + self.chance.random() * 30, self.link_again, one, other, kind)
 
-    def _again(self, one: Member, other: Member, kind: Link) -> None:
+    def link_again(self, one: Member, other: Member, kind: Link) -> None:
         if one.core is not None and other.core is not None:
             self.link(one, other, kind)
 
@@ -222,6 +228,9 @@ class World:
         payload = member.payload_of(message)
         arrival = self.time + self._rtt * (0.5 + chance.random())
         if self.is_storm:
+            arrival += self.slowed.get(peer, 0.0)
+            if self.settings.lease_reads and isinstance(message, TakeLead):
+                lease_faults.try_a_handover(self, member)
             kinds = self.kinds
             if "lose" in kinds and chance.random() < 0.03:
                 return
@@ -337,9 +346,9 @@ class World:
             case "stall" if is_up:
                 member.sleep(chance.choice((80, 300, 1500)) * chance.random())
             case "cut off":
-                self._block(self._pairs(member))
+                self.block(self._pairs(member))
             case "one way":
-                self._block(
+                self.block(
                     {(member.id, each) for each in self.ids}
                     if chance.random() < 0.3
                     else {(member.id, other.id)}
@@ -348,11 +357,13 @@ class World:
                 for each in self.members.values():
                     if each.is_leader:
                         each.log.flush_ms = chance.choice((2.0, 20.0, 200.0))
-                        self._block(self._pairs(each), chance.uniform(500, 1300))
+                        self.block(self._pairs(each), chance.uniform(500, 1300))
             case "transfer":
                 for each in self.members.values():
                     if each.is_leader or chance.random() < 0.1:
                         self.transfer(each, chance.choice(("", other.id)))
+            case "lease":
+                lease_faults.try_a_lease(self)
             case "reset" if is_up and member is not other and other.core is not None:
                 self.reset(member, other, chance.choice(list(Link)))
             case "slow disk":
@@ -393,7 +404,9 @@ class World:
     def _pairs(self, member: Member) -> set[tuple[MemberId, MemberId]]:
         return {(member.id, each) for each in self.ids} | {(each, member.id) for each in self.ids}
 
-    def _block(self, pairs: set[tuple[MemberId, MemberId]], ms: float = 0) -> None:
+    def block(self, pairs: set[tuple[MemberId, MemberId]], ms: float = 0) -> None:
+        if not self.is_storm:
+            return
         self.blocked |= pairs
         self.at(self.time + (ms or self.chance.random() * 1500), self.blocked.difference_update, pairs)
 
