@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ropewalk.client.aio.admin import AsyncAdmin
-    from ropewalk.client.aio.kv import AsyncKv
+    from ropewalk.client.aio.kv.client import AsyncKv
     from ropewalk.client.aio.producer import AsyncProducer
     from ropewalk.client.aio.pull_consumer import AsyncPullConsumer
     from ropewalk.client.aio.push_consumer import AsyncPushConsumer
@@ -88,7 +88,7 @@ __all__ = [
 
 _HOMES = {
     "ropewalk.client.aio.admin": ("AsyncAdmin",),
-    "ropewalk.client.aio.kv": ("AsyncKv",),
+    "ropewalk.client.aio.kv.client": ("AsyncKv",),
     "ropewalk.client.blocking.kv": ("Kv",),
     "ropewalk.client.kv.core": ("Fenced", "KvLock", "KvStatus"),
     "ropewalk.client.core.request_reply": ("NoReply", "ReplyMessage"),

@@ -3,12 +3,13 @@
     <root>/data/<20 digits>        entries, in segments of 16 MiB
     <root>/currterm, checkpoint    as in DLedger mode
     <root>/notes/...               commit, doubt, cut, identity
+    <root>/snapshots/...           whole states (`region_snapshots`)
     <root>/tails, diverged         what recovery cut, and what another leader's entries replaced
 
 It is the `ReplicaStore` and the log in one, with a flusher and helpers of its own. What is *shown* is what the machine
 has applied: `apply` is called with each committed entry, once and in order, on a leader and on a follower alike. A
-start applies everything through the commit point that was written down, from the first entry on: there are no
-snapshots, and nothing is ever removed from the log.
+start applies everything through the commit point that was written down, from its snapshot on or from the first entry
+on. Segments that no start needs any more are removed, the oldest first (`retire_before`).
 
 The body of an entry is a record of RocketMQ's format in an internal topic, whose body is the command. So recovery tells
 whole entries from torn ones as it does for messages.
@@ -16,7 +17,9 @@ whole entries from torn ones as it does for messages.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,10 +27,10 @@ from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head
 from ropewalk.format.names import KV_TOPIC
 from ropewalk.format.record import decode_record, encode_record, record_size
 from store.entries.entry_log import EntryLog
-from store.entries.files import LogPoint
+from store.entries.files import NOTHING, LogPoint
 from store.entry_host import EntryHost
 from store.io.disk import Disk
-from store.io.workers import Completions, Flusher, Helpers
+from store.io.workers import Completions, Flusher, Helpers, Worker
 from store.log.commitlog import CommitLog, StoreDamaged
 from store.log.entry_writer import WrittenRun
 from store.log.placing import ENTRY
@@ -60,10 +63,11 @@ class RegionStore:
         completions: Completions,
         apply: Apply,
         term_command: Callable[[], bytes],
-        segment_size: int = SEGMENT_SIZE,
+        segment_size: int | None = None,
         helpers: Helpers | None = None,
     ) -> None:
         """`term_command` returns the command that opens a term."""
+        segment_size = segment_size or SEGMENT_SIZE
         self.log = CommitLog(root / "data", segment_size, disk, ENTRY)
         self.entries = EntryLog(root, root / "notes", root / "tails", self.log, disk)
         self.full: str | None = None
@@ -74,32 +78,43 @@ class RegionStore:
         self._helpers = helpers or Helpers()
         self._apply = apply
         self._term_command = term_command
-        self._applied: LogPoint = (-1, -1, 0)
+        self._applied: LogPoint = NOTHING
         self._leads = False
         self._preallocator = Preallocator(
             self.log, disk, segment_size, _FILL_WINDOW, _FILL_IDLE, True, self._helpers, completions
         )
+        self._retired: deque[Segment] = deque()
+        """Segments that are no part of the log any more, and whose files are there still."""
+        self._is_removing = False
+        self._storage: Worker
         self._flusher: Flusher
         self._host: EntryHost
 
     # -- open and close ----------------------------------------------------------------------------------
 
-    def open(self) -> tuple[str, ...]:
+    def open(self, snapshot: LogPoint = NOTHING) -> tuple[str, ...]:
         """Recover, and apply the entries that are known to be committed; return the findings of recovery. Blocks.
 
-        Raises `StoreDamaged`.
+        `snapshot` is the point through which entries are applied already. Raises `StoreDamaged`.
         """
         self.log.load()
-        found = self.entries.recover()
+        if snapshot[2] < self.log.min_offset:
+            raise StoreDamaged(
+                f"{self.log.directory} begins at log offset {self.log.min_offset}, and there is no whole snapshot "
+                f"beside it that is as old: what was before is lost here. Put a snapshot back, or {REFILL}"
+            )
+        self._applied = snapshot
+        found = self.entries.recover(snapshot)
         for file in self.log.unflushed(self.log.end_offset):
             file.sync()  # what a kill left in the page cache will be vouched for
         self._flusher = self._helpers.flusher(self._completions, self._flushed)
         self._host = EntryHost(self.log, self._flusher, self._preallocator)
         self._preallocator.begin(self.log.end_offset)
+        self._storage = self._helpers.worker("ropewalk-kv-entries", self._completions)
         self.entries.begin(
             self._host,
             self._completions,
-            self._helpers.worker("ropewalk-kv-entries", self._completions),
+            self._storage,
             self._helpers.worker("ropewalk-kv-laggards", self._completions),
         )
         while self._applied[2] < found.commit_pos:
@@ -111,6 +126,7 @@ class RegionStore:
         """Do the work of time: waiting orders, the note of the commit point, zeros ahead of the writer."""
         self.entries.tick(now_ms)
         self._preallocator.tick(now_ms)
+        self._remove_retired()
 
     def close(self) -> None:
         """Put everything on disk. Blocks."""
@@ -186,6 +202,37 @@ class RegionStore:
     def take_appended(self, bytes_max: int) -> Sequence[WrittenRun]:
         """Return the runs appended since the last call, in order, as (first, count, term, pos, size, bytes)."""
         return self.entries.writer.take(bytes_max, self.log.segment_size) if self._leads else ()
+
+    # -- the beginning of the log ------------------------------------------------------------------------
+
+    @property
+    def applied(self) -> LogPoint:
+        """Return the log through the last entry that was applied."""
+        return self._applied
+
+    def retire_before(self, pos: int) -> None:
+        """Let the log begin at the segment that holds this offset, or earlier if a start would read older entries."""
+        log = self.log
+        pos = min(pos, self.entries.noted[2], log.flushed_offset)
+        count = sum(segment.end_offset <= pos for segment in log.segments[:-1])
+        if count:
+            self._retired += log.retire(count)
+            self._remove_retired()
+
+    def _remove_retired(self) -> None:
+        """Remove the oldest segment that is retired, once no reader holds it: a crash leaves no gap in the log."""
+        if self._retired and not self._is_removing and not self._retired[0].pins:
+            self._is_removing = True
+            self._storage.submit(partial(self._remove, self._retired.popleft()), self._removed)
+
+    def _remove(self, segment: Segment) -> None:
+        segment.file.close()
+        self._disk.remove(segment.file.path)
+        self._disk.sync_directory(self.log.directory)
+
+    def _removed(self, _none: None) -> None:
+        self._is_removing = False
+        self._remove_retired()
 
     # -- applying ----------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ applies it, in the order of the log. Its client is answered by the leader that a
 a quorum's disks, this one among them. A leader that is deposed tells those who wait that the outcome is unknown; they
 send the write again to the next one, under the same number, and it is applied once.
 
-    <root>/kv/<region>/                       the log (`store.region_store`)
+    <root>/kv/<region>/                       the log and the snapshots (`store.region_store`, `store.region_snapshots`)
     <root>/ropewalk/dledger/kv-<region>       that there is one here: a region whose log is lost must not vote
 """
 
@@ -21,14 +21,18 @@ from typing import Final
 import structlog
 
 from broker.context import BrokerContext
+from broker.kv import snapshots
+from broker.kv.snapshots import Snapshots
 from ha.dledger.ledger import LedgerShell
 from ha.kv.machine import KvMachine
 from ha.kv.region import Region
 from ha.raft.types import Point, Role, Settings, Standing
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.kv.commands import Command, OpenTerm, Outcome, decode_command, encode_command
+from store.io.workers import Worker
 from store.log.commitlog import StoreDamaged
 from store.log.remedy import REFILL
+from store.region_snapshots import RegionSnapshots
 from store.region_store import RegionStore
 
 __all__ = ["WAITING_MAX", "Busy", "KvRegion", "NotLeader"]
@@ -68,6 +72,12 @@ class KvRegion:
         self._store = RegionStore(
             self._root, context.disk, context.store.completions, self._apply, self._term_command
         )
+        self.snapshots = Snapshots(
+            self._store,
+            RegionSnapshots(self._root, context.disk),
+            Worker("ropewalk-kv-snapshots", context.store.completions),
+            snapshots.LIMITS,
+        )
         self._waiting: deque[tuple[int, int, Done]] = deque()
         """By index and term of an entry: who waits for it to be applied."""
 
@@ -81,7 +91,8 @@ class KvRegion:
                 f"{self._root} is gone, where this member had a log of the key-value store: without it the member "
                 f"could vote for a leader that lacks what it had confirmed. Put it back, or {REFILL}"
             )
-        for finding in self._store.open():
+        self.machine, point = self.snapshots.load(self.machine)
+        for finding in (*self.snapshots.findings, *self._store.open(point)):
             log.warning("recovery of the key-value store", finding=finding)
         if not disk.exists(self._marker):
             disk.replace_file(self._marker, b"")
@@ -100,15 +111,18 @@ class KvRegion:
         self.ledger.on_standing = self._stand
 
     def end_turn(self) -> None:
-        """Send and flush the appended commands of this turn, and apply the committed ones."""
+        """Send and flush the appended commands of this turn, apply the committed ones, and go on with a snapshot."""
         self.ledger.end_turn()
+        self.snapshots.turn(self.machine, self._context.monotonic_ms())
 
     def tick(self) -> None:
         """Do the work of time of the log."""
         self._store.tick(self._context.monotonic_ms())
+        self.snapshots.retire()
 
     def close(self) -> None:
         """Put the log on disk. Blocks."""
+        self.snapshots.stop()
         self._store.close()
 
     # -- commands ------------------------------------------------------------------------------------
@@ -123,6 +137,19 @@ class KvRegion:
     def waiting(self) -> int:
         """Return how many commands wait to be applied."""
         return len(self._waiting)
+
+    @property
+    def log_bytes(self) -> int:
+        """Return the length of the log that is kept."""
+        end: int = self.ledger.core.log.end.pos
+        return end - self._store.log.min_offset
+
+    @property
+    def replay_bytes(self) -> int:
+        """Return the length of the log behind the newest snapshot, which a start applies."""
+        points = self.snapshots.points
+        end: int = self.ledger.core.log.end.pos
+        return end - (points[-1][2] if points else self._store.log.min_offset)
 
     def propose(self, make: Callable[[int], Command], done: Done) -> None:
         """Append the command that `make` returns for this moment's stamp; `done` hears its outcome, never at once.
@@ -184,11 +211,14 @@ class KvRegion:
             "end": end.index,
             "committed": ledger.commit.index,
             "applied": machine.applied,
-            "logBytes": end.pos,
+            "logBytes": self.log_bytes,
             "keys": len(machine.values),
             "sequences": len(machine.sequences),
             "locks": len(machine.locks),
             "sessions": len(machine.sessions),
+            "logBegin": self._store.log.min_offset,
+            "snapshots": [point[0] for point in self.snapshots.points],
+            "snapshotFailure": self.snapshots.failure,
             "usedBytes": machine.used_bytes,
             "memoryMax": machine.memory_max,
             "waiting": self.waiting,

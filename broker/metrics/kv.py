@@ -18,7 +18,9 @@ _TEXTS: Final = {
     "ropewalk_kv_used_bytes": "Bytes that the state of a region counts as, of kvMemoryMax",
     "ropewalk_kv_memory_max_bytes": "The bound of that, kvMemoryMax",
     "ropewalk_kv_sessions": "Sessions of clients that a region knows; the ones idle for the longest go beyond 10,000",
-    "ropewalk_kv_log_bytes": "The length of a region's log, which a start applies from its beginning on",
+    "ropewalk_kv_log_bytes": "The length of a region's log",
+    "ropewalk_kv_replay_bytes": "The length of a region's log behind its newest snapshot, which a start applies",
+    "ropewalk_kv_snapshot_failing": "1 where the last snapshot of a region could not be written",
     "ropewalk_kv_unapplied_entries": "Committed entries of a region that this member has not applied",
     "ropewalk_kv_waiting": "Writes that wait for a quorum",
 }
@@ -31,7 +33,8 @@ def kv_families(region: KvRegion | None) -> list[Family]:
         machine, ledger = region.machine, region.ledger
         values = (
             region.leads, len(machine.values), machine.used_bytes, machine.memory_max, len(machine.sessions),
-            ledger.core.log.end.pos, max(ledger.commit.index - machine.applied, 0), region.waiting,
+            region.log_bytes, region.replay_bytes, bool(region.snapshots.failure),
+            max(ledger.commit.index - machine.applied, 0), region.waiting,
         )  # fmt: skip
     label = (str(region.machine.region.id),) if region is not None else ()
     return [

@@ -16,7 +16,7 @@ worth nothing on another connection. The secret itself never travels.
 An *incarnation* is drawn when a member's log is made. One that comes back with another has lost its log, and with it
 all that it had confirmed: a vote of it could elect a leader that lacks committed entries, so it is refused until an
 operator has let it in again. Then it is told that its log was lost, and learns before it votes
-(`ha.raft.quorum`).
+(`ha.raft.membership`).
 """
 
 from __future__ import annotations

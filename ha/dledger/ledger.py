@@ -28,12 +28,12 @@ import crc32c
 import structlog
 
 from ha.dledger import forwards
+from ha.dledger.frames import to_fields
 from ha.dledger.hello import Identity
 from ha.dledger.kept import KeptBytes
 from ha.dledger.peers import Connection, PeerLink, Peers
 from ha.dledger.status import LedgerStatus, PeerView
 from ha.dledger.storage import LogPoint, LogRun, LogStorage, ReplicaStore
-from ha.raft.frames import to_fields
 from ha.raft.node import RaftNode
 from ha.raft.types import (
     Append,

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 import structlog
 from msgspec import Struct
 
+from ha.dledger.frames import from_frame
 from ha.dledger.hello import (
     CHALLENGE_SIZE,
     Identity,
@@ -31,7 +32,6 @@ from ha.dledger.hello import (
     read_introduction,
     refusal_of,
 )
-from ha.raft.frames import from_frame
 from ha.raft.types import Append, AppendAnswer, Link, MemberId, Message
 from ropewalk.errors import CorruptRecord, RemoteProtocolError
 from ropewalk.format.dledger.entry import FILLER_HEAD_SIZE, check_run

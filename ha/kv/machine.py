@@ -21,10 +21,10 @@ from itertools import islice
 from typing import Final
 
 from msgspec import Struct
-from sortedcontainers import SortedDict
 
 from ha.kv.region import Region
 from ha.kv.sessions import SESSIONS_MAX, Sessions
+from ha.kv.table import Table
 from ropewalk.format.kv.commands import Command, OpenSession, OpenTerm, Outcome, Status, Write
 from ropewalk.format.kv.items import (
     RANGE_KEYS_MAX,
@@ -54,7 +54,7 @@ _LOCKS_KEPT: Final = 10_000
 """Beyond so many locks those whose lease is over are dropped."""
 
 
-class Lock(Struct):
+class Lock(Struct, frozen=True):
     """A lock that was granted and not given back; its lease may be over."""
 
     owner: bytes
@@ -72,17 +72,18 @@ class KvMachine:
         self.leader = ""
         """The address of the member that opened the newest term."""
         self.clock_ms = 0
-        self.values: SortedDict[bytes, bytes] = SortedDict()
-        self.sequences: dict[bytes, int] = {}
-        self.locks: dict[bytes, Lock] = {}
+        self.values: Table[bytes] = Table()
+        self.sequences: Table[int] = Table()
+        self.locks: Table[Lock] = Table()
         self.sessions = Sessions(sessions_max)
         self.memory_max = memory_max
-        self._bytes = 0
+        self.bytes = 0
+        """The bytes that the tables count as; sessions have a count of their own."""
 
     @property
     def used_bytes(self) -> int:
         """Return the size of the state, by the rule that bounds it."""
-        return self._bytes + self.sessions.bytes
+        return self.bytes + self.sessions.bytes
 
     # -- commands ----------------------------------------------------------------------------------------
 
@@ -175,12 +176,11 @@ class KvMachine:
 
     def _store(self, key: bytes, value: bytes | None) -> int:
         """Store a value, None for none; return how many keys were there."""
-        before = self.values.pop(key, None)
+        before = self.values.replace(key, value)
         if before is not None:
-            self._bytes -= ITEM_BYTES + len(key) + len(before)
+            self.bytes -= ITEM_BYTES + len(key) + len(before)
         if value is not None:
-            self.values[key] = value
-            self._bytes += ITEM_BYTES + len(key) + len(value)
+            self.bytes += ITEM_BYTES + len(key) + len(value)
         return int(before is not None)
 
     def _compare(self, key: bytes, expect: bytes | None, value: bytes | None) -> Swapped:
@@ -194,8 +194,8 @@ class KvMachine:
         first = self.sequences.get(key, 0)
         if step:
             if key not in self.sequences:
-                self._bytes += ITEM_BYTES + len(key)
-            self.sequences[key] = min(first + step, SEQUENCE_MAX)
+                self.bytes += ITEM_BYTES + len(key)
+            self.sequences.replace(key, min(first + step, SEQUENCE_MAX))
         return Count(first)
 
     # -- locks -------------------------------------------------------------------------------------------
@@ -214,8 +214,9 @@ class KvMachine:
             return Lease(1, operation.owner, operation.token, 0)
         if lock.ends_ms <= now:
             return self._lease(0, lock)  # whoever asks for it next may have been promised it already
-        lock.ends_ms = now + operation.lease_ms
-        return self._lease(1, lock)
+        renewed = Lock(lock.owner, lock.token, now + operation.lease_ms)
+        self.locks.replace(key, renewed)
+        return self._lease(1, renewed)
 
     def _grant(self, index: int, operation: AcquireLock) -> Lease:
         self._drop(operation.key)
@@ -223,14 +224,14 @@ class KvMachine:
             for key in [key for key, each in self.locks.items() if each.ends_ms <= self.clock_ms]:
                 self._drop(key)
         lock = Lock(operation.owner, index, self.clock_ms + operation.lease_ms)
-        self.locks[operation.key] = lock
-        self._bytes += ITEM_BYTES + len(operation.key) + len(operation.owner)
+        self.locks.replace(operation.key, lock)
+        self.bytes += ITEM_BYTES + len(operation.key) + len(operation.owner)
         return self._lease(1, lock)
 
     def _drop(self, key: bytes) -> None:
-        lock = self.locks.pop(key, None)
+        lock = self.locks.replace(key, None)
         if lock is not None:
-            self._bytes -= ITEM_BYTES + len(key) + len(lock.owner)
+            self.bytes -= ITEM_BYTES + len(key) + len(lock.owner)
 
     def _lease(self, granted: int, lock: Lock | None) -> Lease:
         if lock is None:

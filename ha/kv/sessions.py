@@ -8,7 +8,7 @@ longest ago, in the order of the log, goes first. Its client then hears that it 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from msgspec import Struct
@@ -27,6 +27,10 @@ class _Session(Struct):
     outcomes: dict[int, Outcome]
 
 
+SessionRow = tuple[int, int, dict[int, Outcome]]
+"""A session: its id, the lowest seq that its client has no answer to, outcomes by seq."""
+
+
 class Sessions:
     """All sessions of a region."""
 
@@ -35,11 +39,13 @@ class Sessions:
         """The bytes that sessions and kept outcomes count as, of the memory that a region may use."""
         self._count_max = count_max
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
+        self._unwalked: OrderedDict[int, SessionRow | None] = OrderedDict()
+        """The sessions that a walk has not come to: as they were when it began, once they changed, None until then."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def __iter__(self) -> Iterator[tuple[int, int, dict[int, Outcome]]]:
+    def __iter__(self) -> Iterator[SessionRow]:
         return ((id, each.lowest, each.outcomes) for id, each in self._sessions.items())
 
     def open(self, id: int) -> None:
@@ -47,6 +53,7 @@ class Sessions:
         self._sessions[id] = _Session(1, {})
         self.bytes += _ITEM_BYTES
         if len(self._sessions) > self._count_max:
+            self._keep_aside(next(iter(self._sessions)))
             _id, gone = self._sessions.popitem(last=False)
             self.bytes -= _ITEM_BYTES + sum(map(_size_of, gone.outcomes.values()))
 
@@ -56,6 +63,7 @@ class Sessions:
         if session is None:
             return Outcome(Status.SESSION_EXPIRED)
         self._sessions.move_to_end(id)
+        self._keep_aside(id)
         if lowest > session.lowest:
             session.lowest = lowest
             for answered in [each for each in session.outcomes if each < lowest]:
@@ -70,6 +78,42 @@ class Sessions:
         """Note the outcome of a write for the case that it is sent again."""
         self._sessions[id].outcomes[seq] = outcome
         self.bytes += _size_of(outcome)
+
+    # -- snapshots -----------------------------------------------------------------------------------------
+
+    def begin_walk(self) -> None:
+        """Begin a walk over the sessions as they are now, in the order in which they were used last."""
+        assert not self._unwalked, "one walk at a time"
+        self._unwalked = OrderedDict.fromkeys(self._sessions)
+
+    def walk(self, count: int) -> list[SessionRow]:
+        """Return the next sessions of the walk, fewer where they have `count` outcomes; none at its end."""
+        found: list[SessionRow] = []
+        outcomes = 0
+        while self._unwalked and len(found) < count and outcomes < count:
+            id, kept = self._unwalked.popitem(last=False)
+            row = kept or self._row(id)
+            outcomes += len(row[2])
+            found.append(row)
+        return found
+
+    def end_walk(self) -> None:
+        """Give the walk up, if there is one."""
+        self._unwalked.clear()
+
+    def fill(self, rows: Iterable[SessionRow]) -> None:
+        """Add sessions behind those that are there, in order."""
+        for id, lowest, outcomes in rows:
+            self._sessions[id] = _Session(lowest, outcomes)
+            self.bytes += _ITEM_BYTES + sum(map(_size_of, outcomes.values()))
+
+    def _keep_aside(self, id: int) -> None:
+        if id in self._unwalked and self._unwalked[id] is None:
+            self._unwalked[id] = self._row(id)
+
+    def _row(self, id: int) -> SessionRow:
+        session = self._sessions[id]
+        return id, session.lowest, session.outcomes.copy()
 
 
 def _size_of(outcome: Outcome) -> int:

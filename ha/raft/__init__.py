@@ -17,19 +17,18 @@ To be read in this order:
 
     types.py        the nouns, what a core is told and what it asks for
     terms.py        which term an index has: the log in a few rows
+    quorum.py       what a majority is, for one configuration or a joint one; which one is in force
     log_state.py    end, durable, commit; why a flush and a cut may cross
-    quorum.py       what a majority is, for one configuration or a joint one; who is in none for a while
     election.py     pre-vote, vote, ballots; the table of vote results
     handler.py      a follower: match, conflict, commit
     dispatcher.py   a leader: what each peer is sent
     leadership.py   what a leader has and loses with its term
     reads.py        when a state may be read as the newest there is
     transfer.py     how a leader hands over, and to whom
+    membership.py   how members come and go: learners, joint configurations, a member that lost its log
     node.py         where the parts meet: `step`
     rules.py        what is asserted after every step
-    frames.py       messages as the frames of ropewalk/format/dledger/frame.py
 
-`draft.py` collects the effects of a step. Places that are left open: an event for each of changes of members and
-installed snapshots enters in `RaftNode.step` and has a part of its own (membership.py, snapshot.py); a configuration
-that changes enters where `LogState` adds and cuts.
+`draft.py` collects the effects of a step. A place is left open: the event of an installed snapshot enters in
+`RaftNode.step` and has a part of its own (snapshot.py).
 """

@@ -88,6 +88,7 @@ class EntryDispatcher:
         "_fetch_asked_at",
         "_fetching",
         "_probed",
+        "_sent_pos",
         "_settings",
         "_waiting",
         "_window",
@@ -119,6 +120,8 @@ class EntryDispatcher:
         """Whether a probe is on its way."""
         self._probed = -1
         """`prev.index` of that probe."""
+        self._sent_pos = end.pos
+        """The log offset behind the last run that was sent."""
         self._fetching = -1
         """The index that the shell was asked to read from."""
         self._fetch_asked_at = 0
@@ -130,6 +133,13 @@ class EntryDispatcher:
         """Frames on their way, their bytes, and those of the last of them."""
         window = self._window
         return len(window), self._window_bytes, window[-1][1] if window else 0
+
+    def lag(self, log: LogState) -> tuple[int, int] | None:
+        """Return how many entries and bytes the peer lacks on its disk; None while it is not known where its log is."""
+        if self.state is not State.REPLICATE or not self.is_linked:
+            return None
+        unsent = log.end.pos - self._sent_pos if self.next <= log.end.index else 0
+        return log.end.index - self.match, self._window_bytes + unsent
 
     # -- sending -----------------------------------------------------------------------------------------
 
@@ -169,6 +179,8 @@ class EntryDispatcher:
         assert run.first == index and run.last <= log.end.index, (prev, run, log.end)
         assert run.term == log.terms.term_at(run.first) == log.terms.term_at(run.last), (run, log.terms.rows)
         assert prev.term == log.terms.term_at(prev.index), (prev, log.terms.rows)
+        assert log.configs.end_of_run(run.first, run.last) == run.last, (run, log.configs.rows)
+        assert log.configs.carried_by(run.first) in (None, run.config), (run, log.configs.rows)
         return self._sent(prev, run, log, term, now)
 
     @property
@@ -182,6 +194,7 @@ class EntryDispatcher:
 
     def _sent(self, prev: Point, run: Run, log: LogState, term: int, now: int) -> Append:
         self.next = run.last + 1
+        self._sent_pos = run.end.pos
         self._window.append((run.last, run.size, now))
         self._window_bytes += run.size
         if self.state is State.PROBE:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ha.raft.types import (
     NO_EFFECTS,
     Ballot,
+    ChangeResult,
     Config,
     Effects,
     MemberId,
@@ -20,7 +21,10 @@ class Draft:
     """`Effects` that are not frozen yet. The fields are those of `Effects`."""
 
     __slots__ = (
+        "append_config",
+        "changed",
         "commit",
+        "config",
         "cut",
         "done",
         "doubt_over",
@@ -49,6 +53,9 @@ class Draft:
         self.readmitted = False
         self.done: list[tuple[int, TransferResult]] = []
         self.reads: list[tuple[int, bool]] = []
+        self.append_config: Config | None = None
+        self.config: Config | None = None
+        self.changed: list[tuple[int, ChangeResult]] = []
 
     def send(self, peer: MemberId, message: Message) -> None:
         """Send a message in this step."""
@@ -66,6 +73,9 @@ class Draft:
                 or self.readmitted
                 or self.done
                 or self.reads
+                or self.append_config
+                or self.config
+                or self.changed
             ):
                 return NO_EFFECTS
         return Effects(
@@ -82,4 +92,7 @@ class Draft:
             self.readmitted,
             tuple(self.done),
             tuple(self.reads),
+            self.append_config,
+            self.config,
+            tuple(self.changed),
         )

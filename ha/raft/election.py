@@ -12,8 +12,8 @@ leaves in the step that hears that the ballot is on disk (rules 1 and 2).
 
 `judge` is DLedger's table with its names, in our order: the first row that applies is the answer.
 
-    the candidate is no voter of this group            REJECT_UNKNOWN_LEADER
     the candidate has this member's own id             REJECT_UNEXPECTED_LEADER
+    it is no voter, and its log says nothing new       REJECT_UNKNOWN_LEADER
     this member lost its log and is a learner          REJECT_LEARNER
     its term is below this member's                    REJECT_EXPIRED_VOTE_TERM
     a leader was heard lately, and it asked nobody     REJECT_ALREADY_HAS_LEADER     the term is not even looked at
@@ -24,6 +24,10 @@ leaves in the step that hears that the ballot is on disk (rules 1 and 2).
     voted for another in this term                     REJECT_ALREADY_VOTED
     this member's doubt reaches further                ACCEPT_WITH_RESERVE
     otherwise                                          ACCEPT
+
+A candidate whose log says more may be a voter by an entry that this member lacks, and so may this member: whoever is
+asked answers, and the candidate counts by its own configuration. One that was removed does not disturb the others: it
+campaigns only while it has not heard of its removal, and its pre-votes find members that hear a leader.
 
 DLedger looks at the log first, so a candidate with an old log never learns of a newer term, and a leader that ignores
 higher terms in answers lives beside it for ever (issue 325). REJECT_TERM_NOT_READY is never given: a higher term is
@@ -40,10 +44,10 @@ from enum import Enum
 
 from ha.raft.draft import Draft
 from ha.raft.log_state import LogState
-from ha.raft.quorum import QuorumAckChecker, Readmission
+from ha.raft.membership import Readmission
+from ha.raft.quorum import ConfigHistory, QuorumAckChecker
 from ha.raft.types import (
     Ballot,
-    Config,
     MemberId,
     Message,
     Point,
@@ -85,6 +89,7 @@ class Election:
         "ballot",
         "began_at",
         "campaign",
+        "configs",
         "deadline",
         "doubt",
         "is_leaving",
@@ -92,7 +97,6 @@ class Election:
         "leader_heard",
         "me",
         "now",
-        "quorum",
         "readmission",
         "role",
         "saved",
@@ -104,14 +108,14 @@ class Election:
     def __init__(
         self,
         me: MemberId,
-        config: Config,
+        configs: ConfigHistory,
         settings: Settings,
         ballot: Ballot,
         doubt: Point | None,
         readmission: Readmission,
     ) -> None:
         self.me = me
-        self.quorum = QuorumAckChecker(config)
+        self.configs = configs
         self.readmission = readmission
         self.settings = settings
         self.ballot = ballot
@@ -141,6 +145,11 @@ class Election:
     def term(self) -> int:
         """The current term, on disk or on its way there."""
         return self.ballot.term
+
+    @property
+    def quorum(self) -> QuorumAckChecker:
+        """The counter of majorities under the configuration in force."""
+        return self.configs.quorum
 
     # -- what depends on a ballot -------------------------------------------------------------------------
 
@@ -241,9 +250,16 @@ class Election:
         return self.role is Role.LEADER or self.leader_heard > since or may_have_heard
 
     @property
-    def is_voter(self) -> bool:
-        """Tell whether this member votes and campaigns: it is in the configuration, and no learner."""
-        return self.me in self.quorum.voters and not self.readmission.is_learner
+    def may_vote(self) -> bool:
+        """Tell whether this member answers for its log: it has not lost one that others may still count."""
+        return not self.readmission.is_learner
+
+    def may_lead(self, log: LogState) -> bool:
+        """Tell whether this member campaigns: it may vote, and is a voter as far as it knows.
+
+        One that an entry leaves out which is not committed may be the only member that can commit it.
+        """
+        return self.may_vote and self.configs.has_voter(self.me, log.commit.index)
 
     # -- campaigns ---------------------------------------------------------------------------------------
 
@@ -260,7 +276,7 @@ class Election:
             return
         if self.now < self.deadline:
             return
-        if self.stuck or self.is_leaving or not self.is_voter:
+        if self.stuck or self.is_leaving or not self.may_lead(log):
             self.set_deadline()
         elif unindexed > INDEX_FIRST_BYTES and not self._skipped:
             self._skipped = True
@@ -270,13 +286,15 @@ class Election:
             self._ask(Campaign.PRE_VOTE, self.term + 1, log, draft)
             self.set_deadline()
 
-    def is_able(self, unindexed: int) -> bool:
+    def is_able(self, log: LogState, unindexed: int) -> bool:
         """Return whether this member could lead soon, with so many bytes to index before it opens (rule 8)."""
-        return not self.stuck and not self.is_leaving and self.is_voter and unindexed <= INDEX_FIRST_BYTES
+        if self.stuck or self.is_leaving or unindexed > INDEX_FIRST_BYTES:
+            return False
+        return self.may_lead(log)
 
-    def take_lead(self, unindexed: int, draft: Draft) -> None:
+    def take_lead(self, log: LogState, unindexed: int, draft: Draft) -> None:
         """Campaign at once, since the leader hands over: it has seen that this log lacks nothing."""
-        if not self.is_able(unindexed):
+        if not self.is_able(log, unindexed):
             return
         self.become_candidate(f"{self.leader} hands over")
         self._is_handed_over = True
@@ -358,9 +376,10 @@ class Election:
         """Return the answer to a vote, and take over its higher term unless this member protects a leader."""
         if candidate == self.me:
             return VoteResult.REJECT_UNEXPECTED_LEADER
-        if candidate not in self.quorum.voters:
+        knows_more = (vote.last_term, vote.last_index) > (log.end.term, log.end.index)
+        if not knows_more and not self.configs.has_voter(candidate, log.commit.index):
             return VoteResult.REJECT_UNKNOWN_LEADER
-        if self.readmission.is_learner:
+        if not self.may_vote:
             return VoteResult.REJECT_LEARNER
         if vote.term < self.term:
             return VoteResult.REJECT_EXPIRED_VOTE_TERM

@@ -27,6 +27,7 @@ class Leadership:
         "_heartbeat_at",
         "_is_opening",
         "_me",
+        "_parting",
         "_recent",
         "_round",
         "_settings",
@@ -58,10 +59,35 @@ class Leadership:
         self._round = 0
         self._is_opening = False
         """Whether the record that opens the term was ordered."""
+        self._parting: dict[MemberId, int] = {}
+        """Members that are none any more, and until when they are told so: they hear it from nobody else."""
+
+    def configure(
+        self,
+        peers: tuple[MemberId, ...],
+        end: Point,
+        is_linked: Callable[[MemberId], bool],
+        now: int,
+    ) -> None:
+        """Go on with these peers; those that are none any more get the log for one election timeout."""
+        for peer in peers:
+            self._parting.pop(peer, None)
+            if peer not in self.dispatchers:
+                self.dispatchers[peer] = EntryDispatcher(peer, self._settings, end, is_linked(peer))
+                self._heard[peer] = now
+        for peer in self.dispatchers:
+            if peer not in peers:
+                self._parting.setdefault(peer, now + self._settings.election_max_ms)
+
+    def part(self, now: int) -> None:
+        """Leave those that are no members and were told for long enough."""
+        for peer in [peer for peer, until in self._parting.items() if now >= until]:
+            del self._parting[peer], self.dispatchers[peer], self._heard[peer]
 
     def heard(self, peer: MemberId, now: int) -> None:
         """Note a message of this term."""
-        self._heard[peer] = now
+        if peer in self._heard:
+            self._heard[peer] = now
 
     def heard_at(self, peer: MemberId) -> int:
         """Return when a peer was heard last, or this leadership began."""
@@ -74,13 +100,20 @@ class Leadership:
 
     def hears_majority(self, quorum: QuorumAckChecker, now: int) -> bool:
         """Return whether a majority was heard within one election timeout (rule 8)."""
-        since = now - self._settings.election_max_ms
-        heard = (peer for peer, at in self._heard.items() if at >= since and self.dispatchers[peer].counts)
-        return quorum.is_majority([self._me, *heard])
+        heard = self.heard_within(self._settings.election_max_ms, now)
+        return quorum.is_majority([self._me, *(peer for peer in heard if self.dispatchers[peer].counts)])
+
+    def heard_within(self, ms: int, now: int) -> list[MemberId]:
+        """Return the peers that were heard in the last so many ms."""
+        return [peer for peer, at in self._heard.items() if at >= now - ms]
 
     def able_quorum(self, quorum: QuorumAckChecker) -> tuple[MemberId, ...]:
-        """Return the peers that could lead, if these could commit entries without this member; else none."""
-        able = [peer for peer, each in self.dispatchers.items() if each.is_linked and each.is_able]
+        """Return the voters that could lead, if these could commit entries without this member; else none."""
+        able = [
+            peer
+            for peer, each in self.dispatchers.items()
+            if each.is_linked and each.is_able and peer in quorum.config.voters
+        ]
         return tuple(able) if quorum.is_majority(able) else ()
 
     def appended(self, prev: Point, run: Run) -> None:

@@ -2,9 +2,9 @@
 
     base <= commit <= end       durable <= end       what is behind commit may be cut, what is before never
 
-Four numbers and the term table, no bytes. *End* moves when a run is placed or appended, *durable* when a flush is
-reported, *commit* when a quorum has it. A leader's commit may pass its own durable end: two slower disks may have been
-faster. A follower's never does.
+Four numbers, the term table and the configurations beside it, no bytes. *End* moves when a run is placed or appended,
+*durable* when a flush is reported, *commit* when a quorum has it. A leader's commit may pass its own durable end: two
+slower disks may have been faster. A follower's never does.
 
 A flush and a cut may cross: the flush began, the cut was ordered, the flush reports bytes that are gone, and other
 bytes may stand there by then. So every report says how many cuts came before its flush, and here is kept how low the
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+from ha.raft.quorum import ConfigHistory
 from ha.raft.terms import TermTable
 from ha.raft.types import Point, Run
 
@@ -25,13 +26,15 @@ from ha.raft.types import Point, Run
 class LogState:
     """The log of one member, in numbers."""
 
-    __slots__ = ("_floors", "_points", "commit", "cuts", "cuts_done", "durable", "end", "terms")
+    __slots__ = ("_floors", "_points", "commit", "configs", "cuts", "cuts_done", "durable", "end", "terms")
 
-    def __init__(self, terms: TermTable, end: Point, commit: Point) -> None:
+    def __init__(self, terms: TermTable, configs: ConfigHistory, end: Point, commit: Point) -> None:
         """Begin with a recovered log, which the shell has synced through its end."""
         assert commit.index <= end.index, f"the commit index {commit.index} is behind the end {end.index}"
         assert terms.last_term == end.term, (terms.rows, end)
+        assert configs.index <= end.index, (configs.rows, end)
         self.terms = terms
+        self.configs = configs
         self.end = end
         self.commit = commit
         self.durable = end.index
@@ -59,6 +62,9 @@ class LogState:
         assert skip or run.pos >= self.end.pos, (run, self.end)
         assert not skip or run.pos + skip == self.end.pos, (run, skip, self.end)
         self.terms.begin(run.term, self.end.index + 1, self.end.pos)
+        if run.config is not None:
+            assert run.count == 1, f"the entry of a configuration is a run of its own: {run}"
+            self.configs.add(run.first, run.config)
         self.end = end
         self._points.append(end)
 
@@ -69,6 +75,7 @@ class LogState:
         )
         assert self.terms.term_at(point.index) == point.term, (point, self.terms.rows)
         self.terms.cut(point.index)
+        self.configs.cut(point.index)
         self.end = point
         self.durable = min(self.durable, point.index)
         while self._points and self._points[-1].index > point.index:

@@ -24,7 +24,8 @@ from ha.raft.election import GRANTED, Election
 from ha.raft.handler import EntryHandler, Refusal
 from ha.raft.leadership import Leadership
 from ha.raft.log_state import LogState
-from ha.raft.quorum import QuorumAckChecker, Readmission
+from ha.raft.membership import Changes, Readmission
+from ha.raft.quorum import ConfigHistory, QuorumAckChecker
 from ha.raft.reads import Reads
 from ha.raft.rules import Rules
 from ha.raft.terms import Row, TermTable
@@ -36,7 +37,9 @@ from ha.raft.types import (
     Appended,
     Applied,
     Ballot,
+    ChangeAsked,
     Config,
+    ConfigRow,
     CutDone,
     Durable,
     Effects,
@@ -90,8 +93,11 @@ class RaftNode:
         commit: Point = NOTHING,
         doubt: Point | None = None,
         readmitted: bool = False,
+        configs: Iterable[ConfigRow] = (),
     ) -> None:
         """Begin with what recovery found and synced: the ballot, the term rows and the end of the log.
+
+        `configs` are the configurations in the log, by index; `config` is in force where there is none.
 
         `commit` is what was written down last, and claims less than the truth. `doubt` is the furthest entry that
         recovery saw behind a hole, which it cut. `readmitted`: this log was begun after another one was lost, and
@@ -99,17 +105,21 @@ class RaftNode:
         """
         self.me = me
         self.settings = settings
-        self.peers = tuple(sorted({*config.voters, *config.old, *config.learners} - {me}))
+        history = ConfigHistory(config, configs)
+        self.log = LogState(TermTable(rows), history, end, commit)
+        self.peers = self._other_members()
+        """The other members of the committed configuration and of those behind it, which may still be cut."""
         self.readmission = Readmission(self.peers, readmitted)
-        self.election = Election(me, config, settings, ballot, doubt, self.readmission)
+        self.election = Election(me, history, settings, ballot, doubt, self.readmission)
         self._overtaken = Ballot(end.term) if end.term > ballot.term else None
         """A ballot to begin with: entries of a newer term were written before the ballot, and a crash came between."""
         if self._overtaken is not None:
             self.election.ballot = self._overtaken
-        self.log = LogState(TermTable(rows), end, commit)
         self.handler = EntryHandler()
         self.leadership: Leadership | None = None
         self.transfers = Transfers(me, settings)
+        self.changes = Changes(me, settings)
+        self._members_seen = self._members_now
         self.reads = Reads(me, settings, self._answer)
         self.applied = commit
         self._links: dict[tuple[MemberId, Link], int] = {}
@@ -132,6 +142,11 @@ class RaftNode:
     def leader(self) -> MemberId | None:
         """The leader of this term, as far as it is known."""
         return self.election.leader
+
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self.log.configs.in_force
 
     @property
     def dispatchers(self) -> dict[MemberId, EntryDispatcher]:
@@ -219,6 +234,17 @@ class RaftNode:
             case ReadAsked():
                 self._advance_clock(event.now)
                 self.reads.ask(event.token, self.now)
+            case ChangeAsked():
+                self._advance_clock(event.now)
+                self.changes.ask(
+                    event.token,
+                    event.target,
+                    self.leadership,
+                    self.log,
+                    self.transfers.current is not None,
+                    self.now,
+                    draft,
+                )
             case Leaving():
                 self.election.is_leaving = True
             case SnapshotSent():
@@ -265,7 +291,7 @@ class RaftNode:
                 self._follow(peer)
                 self.handler.heard_commit(message.commit)
                 self._commit_as_follower(draft)
-                able = self.election.is_able(self._unindexed)
+                able = self.election.is_able(self.log, self._unindexed)
                 counts = not self.readmission.is_learner
                 answer = HeartbeatAnswer(
                     self.term, message.round, self.handler.matched, self._confirmed, able, counts
@@ -288,7 +314,7 @@ class RaftNode:
                 self.reads.answered(message, self.now)
             case TakeLead():
                 self._follow(peer)
-                self.election.take_lead(self._unindexed, draft)
+                self.election.take_lead(self.log, self._unindexed, draft)
 
     def _answer_an_old_leader(self, peer: MemberId, message: Message, draft: Draft) -> None:
         # A leader of an older term has to hear of the newer one, or it would lead for ever beside a member that
@@ -361,6 +387,7 @@ class RaftNode:
     def _appended(self, run: Run) -> None:
         assert self.leadership is not None, f"{run} was appended by a {self.role.value} of term {self.term}"
         self.leadership.appended(self.log.end, run)
+        self.changes.appended(run)
         self.log.add(run)
 
     def _durable(self, event: Durable, draft: Draft) -> None:
@@ -403,6 +430,8 @@ class RaftNode:
             self.election.become_candidate("there is no room on the disk to open the term")
         self.election.tick(event.late, event.draw, self.log, self._unindexed, draft)
         led = self.leadership if self.role is Role.LEADER else None
+        if led is not None:
+            led.part(self.now)
         self.reads.tick(self.now, draft)
         self.transfers.tick(led, self.quorum, self.log, self.applied, self.election.stuck, self.now, draft)
 
@@ -439,10 +468,43 @@ class RaftNode:
 
     # -- the end of a step -------------------------------------------------------------------------------
 
+    @property
+    def _members_now(self) -> tuple[int, bool]:
+        """Return two marks of the members: the revision of the configurations, and whether all are committed."""
+        configs = self.log.configs
+        return configs.revision, configs.index <= self.log.commit.index
+
+    def _other_members(self) -> tuple[MemberId, ...]:
+        members = self.log.configs.members(self.log.commit.index)
+        return tuple(member for member in members if member != self.me)
+
+    def _look_at_members(self, draft: Draft) -> None:
+        """Go on with other members, where the configurations or what is committed of them have changed."""
+        before, self._members_seen = self._members_seen, self._members_now
+        if before == self._members_seen:
+            return
+        self.peers = self.readmission.others = self._other_members()
+        if self.leadership is not None:
+            self.leadership.configure(self.peers, self.log.end, self._is_linked, self.now)
+        if before[0] != self._members_seen[0]:
+            draft.config = self.config
+
+    def _go_on_with_change(self, draft: Draft) -> None:
+        """Drive the change of the members that is in this leader's log; go, if it is one of them no more."""
+        assert self.leadership is not None
+        if self.changes.drive(self.leadership, self.log, draft) and not self.transfers.leave(
+            self.leadership, self.quorum, self.log, self.now
+        ):
+            self.election.become_candidate("the group goes on without this member")
+
     def _conclude(self, draft: Draft) -> None:
+        self._look_at_members(draft)
+        if self.leadership is not None and self.role is Role.LEADER:
+            self._go_on_with_change(draft)
         self.reads.changed(self.leader, self.term, self.now)
         if self.role is not Role.LEADER:
             self.leadership = None
+            self.changes.lost(draft)
             self.transfers.followed(self.leader, self.term, self.now, draft)
         else:
             if self.leadership is None:
@@ -505,5 +567,7 @@ def _check_append(leader: MemberId, append: Append, end: Point) -> None:
         return
     if run.first != prev.index + 1 or run.count < 1 or run.size < 1 or run.pos < prev.pos:
         raise RemoteProtocolError(f"{leader} sent a run that does not stand behind {prev}: {run}")
+    if run.config is not None and run.count > 1:
+        raise RemoteProtocolError(f"{leader} sent the entry of a configuration with others: {run}")
     if not prev.term <= run.term <= append.term:
         raise RemoteProtocolError(f"{leader} of term {append.term} sent {run} behind {prev}: terms fall")

@@ -1,31 +1,24 @@
-"""Majorities: what one has (`QuorumAckChecker`), and the member that is in none for a while (`Readmission`).
+"""Majorities: what one is (`QuorumAckChecker`), and under which configuration it is counted (`ConfigHistory`).
 
 `QuorumAckChecker` is the only place that counts. A joint configuration is two groups, and both must have a majority;
 learners are in neither. The same function answers "through which index is the log on a majority of disks", "is this a
 majority of votes" and "has a majority been heard", so that no two of them can disagree about what a quorum is.
 
-*Readmission.* A member that lost its log is a *learner*, and votes again when nothing hangs on what it lost.
-The peers know by the incarnation that its log is another one (`ha.dledger.hello`), and tell it so once an operator has
-let it in. From then on it follows, and neither votes nor campaigns nor counts for a majority, until both are true:
+`ConfigHistory` is a table beside that of the terms: index of an entry (-1: in front of every log), the configuration
+that it carries. A configuration is in force from the moment in which its entry is in the log, committed or not: leader
+and follower count by it at once. So a cut that removes the entry brings back the one before. An entry that repeats what
+is in force, as the one that opens a term, makes no row.
 
-    met         every other member has told it its term since. So its own term is at least every term in which it had
-                voted or confirmed entries, and a leader of an older term, which others have left, gets nothing of it
-    caught up   its disk has all that a leader has committed, in that leader's own term and not below the terms above
-
-That is enough. A leader of such a term was elected without the learner, by a majority that shares a member with every
-majority the lost log was part of: it has all that was committed. A vote that the lost log gave is of no later term, and
-in the leader's own term no second majority is left. An old grant or report of the lost log that somebody still counts
-was true when it was given, and the entry behind it is committed before the learner can have caught up.
-
-The end is noted (`Effects.readmitted`), under the incarnation. A member that dies before the note is a learner again.
+What is not committed may still be cut. Whoever asks which members there are has to think of every configuration from
+the committed one on: a member that the last one leaves out may be the one that has to commit it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 
-from ha.raft.log_state import LogState
-from ha.raft.types import Config, MemberId
+from ha.raft.types import Config, ConfigRow, MemberId
 
 
 class QuorumAckChecker:
@@ -56,42 +49,85 @@ class QuorumAckChecker:
         return not self.is_majority([voter for voter in self.voters if voter not in refused])
 
 
-class Readmission:
-    """The readmission of one member: its end, and the members that have still to tell it their terms."""
+class ConfigHistory:
+    """The configurations of one log, by index."""
 
-    __slots__ = ("_is_over", "_met", "_others", "is_learner")
+    __slots__ = ("_configs", "_indexes", "quorum", "revision")
 
-    def __init__(self, others: Iterable[MemberId], is_over: bool) -> None:
-        """`is_over`: whether this log has ended its readmission in an earlier life."""
-        self._others = tuple(others)
-        self._is_over = is_over
-        self._met: dict[MemberId, int] = {}
-        """The newest term that each other member has told in this life."""
-        self.is_learner = False
-
-    @property
-    def unmet(self) -> tuple[MemberId, ...]:
-        """Return the members that have still to tell this learner their terms."""
-        return tuple(peer for peer in self._others if peer not in self._met) if self.is_learner else ()
+    def __init__(self, base: Config, rows: Iterable[ConfigRow] = ()) -> None:
+        """`base` is in force in front of the first row."""
+        self._indexes = [-1]
+        self._configs = [base]
+        self.quorum = QuorumAckChecker(base)
+        """The counter of majorities under the configuration in force."""
+        self.revision = 0
+        """Changes with the configuration in force."""
+        for index, config in rows:
+            self.add(index, config)
 
     @property
-    def term(self) -> int:
-        """Return the newest term that this member was told."""
-        return max(self._met.values(), default=0)
+    def in_force(self) -> Config:
+        """The configuration by which this member counts."""
+        return self.quorum.config
 
-    def met(self, peer: MemberId, term: int, lost: bool) -> bool:
-        """Note the term of a peer, and whether it knows this member's log for lost. Return whether a learner begins."""
-        self._met[peer] = max(term, self._met.get(peer, 0))
-        begins = lost and not self._is_over and not self.is_learner
-        self.is_learner |= begins
-        return begins
+    @property
+    def index(self) -> int:
+        """The index of the entry that carries the configuration in force; -1 of the base."""
+        return self._indexes[-1]
 
-    def ends(self, log: LogState, matched: int, leader_commit: int, term: int) -> bool:
-        """Return whether the learner votes from now on; `matched` and `leader_commit` are of the leader of `term`."""
-        if not self.is_learner or self.unmet or leader_commit < 0:
-            return False
-        assert term >= self.term, (term, self._met)
-        if min(matched, log.durable) < leader_commit or log.terms.term_at(leader_commit) != term:
-            return False  # it lacks something, or the leader has committed nothing in its own term yet
-        self.is_learner, self._is_over = False, True
-        return True
+    @property
+    def rows(self) -> tuple[ConfigRow, ...]:
+        """The rows of the log, without the base."""
+        return tuple(zip(self._indexes[1:], self._configs[1:], strict=True))
+
+    def at(self, index: int) -> Config:
+        """Return the configuration that is in force with the log through `index`."""
+        return self._configs[bisect_right(self._indexes, index) - 1]
+
+    def carried_by(self, index: int) -> Config | None:
+        """Return the configuration that the entry `index` brought; None if it brought none."""
+        row = bisect_right(self._indexes, index) - 1
+        return self._configs[row] if row > 0 and self._indexes[row] == index else None
+
+    def end_of_run(self, first: int, last: int) -> int:
+        """Return the last index of a run of [first, last]: the entry of a configuration is a run of its own."""
+        row = bisect_right(self._indexes, first) - 1
+        if row > 0 and self._indexes[row] == first:
+            return first
+        return min(last, self._indexes[row + 1] - 1) if row + 1 < len(self._indexes) else last
+
+    def since(self, index: int) -> tuple[Config, ...]:
+        """Return the configuration in force at `index` and all that came behind it, which a cut there could leave."""
+        return tuple(self._configs[bisect_right(self._indexes, index) - 1 :])
+
+    def has_voter(self, member: MemberId, commit: int) -> bool:
+        """Return whether a member votes in the committed configuration or in a later one."""
+        return any(member in config.voters or member in config.old for config in self.since(commit))
+
+    def members(self, commit: int) -> tuple[MemberId, ...]:
+        """Return the members of the committed configuration and of those behind it, in their order."""
+        return tuple(sorted({member for config in self.since(commit) for member in config.members}))
+
+    def add(self, index: int, config: Config) -> None:
+        """Note the configuration that the entry `index` carries, the last of the log."""
+        assert index > self._indexes[-1], (index, self._indexes[-1])
+        if len(self._configs) > 1 and config == self._configs[-1]:
+            return
+        self._indexes.append(index)
+        self._configs.append(config)
+        self._in_force()
+
+    def cut(self, index: int) -> None:
+        """Forget the configurations behind `index`, and go back to the one before them."""
+        if self._indexes[-1] <= index:
+            return
+        while self._indexes[-1] > index:
+            self._indexes.pop()
+            self._configs.pop()
+        self._in_force()
+
+    def _in_force(self) -> None:
+        config = self._configs[-1]
+        if config != self.quorum.config:
+            self.quorum = QuorumAckChecker(config)
+            self.revision += 1

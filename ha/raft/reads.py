@@ -176,6 +176,7 @@ class Reads:
             self._asked = tokens + self._asked
             self._again_at = now + self._resend_ms // 2
         else:
+            self._again_at = now  # reads that came meanwhile ask at once
             self._learn(tokens, answer.index)
 
     def _ask_leader(self, now: int, draft: Draft) -> None:

@@ -16,7 +16,11 @@
         applied <= commit <= end; match < next
     13  the lead is handed to a member that has everything,           here
         by a leader that takes no messages meanwhile
-    14  a learner grants no vote and counts for no majority           here
+    14  a member that lost its log grants no vote and counts for no   here
+        majority until it has caught up
+    15  one change of members at a time, in the own term, and by a    here
+        joint configuration of the voters before and those to be
+    16  the configuration in force is the last one in the log         here
 
 A member that fails one has lost track of its own state, and must stop rather than vote or answer again.
 """
@@ -33,6 +37,7 @@ from ha.raft.quorum import QuorumAckChecker
 from ha.raft.types import (
     AppendAnswer,
     Ballot,
+    Config,
     Effects,
     HeartbeatAnswer,
     MemberId,
@@ -106,6 +111,9 @@ class Rules:
         self.rule_9_a_leader_with_too_much_pending_takes_nothing()
         self.rule_11_no_window_overflows()
         self.rule_12_terms_votes_and_commit_only_rise()
+        if effects.append_config is not None:
+            self.rule_15_one_change_at_a_time(effects.append_config)
+        self.rule_16_the_last_configuration_of_the_log_is_in_force()
 
     def rules_1_and_2_what_is_said_is_saved(self, peer: MemberId, message: Message) -> None:
         """A message depends on no write that is still under way."""
@@ -117,12 +125,12 @@ class Rules:
             case Vote():
                 needed = Ballot(message.term, node.me)
             case VoteAnswer(pre=pre, result=result) if result in GRANTED:
-                assert node.election.is_voter, f"rule 14: a learner says {message} to {peer}"
+                assert node.election.may_vote, f"rule 14: a learner says {message} to {peer}"
                 if pre:
                     return
                 needed = Ballot(message.term, peer)
             case AppendAnswer() | HeartbeatAnswer():
-                assert not message.counts or node.election.is_voter, f"rule 14: a learner says {message}"
+                assert not message.counts or node.election.may_vote, f"rule 14: a learner says {message}"
                 assert message.durable <= node.log.durable, (
                     f"rule 2: {message}, but {node.log.durable} is on disk"
                 )
@@ -156,10 +164,10 @@ class Rules:
             assert effects.cut.index >= self._commit, f"rule 5: {effects.cut} is below commit {self._commit}"
 
     def rules_7_and_8_who_asks_for_votes_could_lead(self) -> None:
-        """A campaign begins without a leader, by a voter whose runs are all placed."""
+        """A campaign begins without a leader, by a voter whose runs are all placed, as far as it knows."""
         node = self._node
         assert node.role is Role.CANDIDATE and node.leader is None, f"rule 7: {node.role} asks for votes"
-        assert not node.election.stuck and node.election.is_voter, (
+        assert not node.election.stuck and node.election.may_lead(node.log), (
             "rule 8: a member campaigns that is stuck, or no voter"
         )
 
@@ -201,3 +209,23 @@ class Rules:
         has, end, applied = node.dispatchers[peer].match, node.log.end.index, node.applied.index
         assert has == end == applied, f"rule 13: {peer} has {has} of {end}, {applied} are applied"
         assert node.standing is not None and not node.standing.may_append, "rule 13: messages are still taken"
+
+    def rule_15_one_change_at_a_time(self, config: Config) -> None:
+        """A configuration follows on a committed one, and shares its voters or is the end of its joint one."""
+        node = self._node
+        before, commit = node.log.configs.in_force, node.log.commit.index
+        assert node.log.configs.index <= commit, (
+            f"rule 15: {config} follows on {before}, which is not committed"
+        )
+        assert node.log.terms.term_at(commit) == node.term, (
+            f"rule 15: {config} before the own term's first commit"
+        )
+        if before.old:
+            assert (config.voters, config.old) == (before.voters, ()), f"rule 15: {config} ends {before}"
+        else:
+            assert config.old == before.voters, f"rule 15: {config} follows on {before}"
+
+    def rule_16_the_last_configuration_of_the_log_is_in_force(self) -> None:
+        """No configuration is in force whose entry is not in the log: a cut goes back to the one before."""
+        log = self._node.log
+        assert log.configs.index <= log.end.index, f"rule 16: {log.configs.rows[-1]} is behind {log.end}"

@@ -48,7 +48,17 @@ class Transfer(Struct):
 class Transfers:
     """The transfers that a member begins while it leads, one at a time."""
 
-    __slots__ = ("_look_at", "_me", "_pause_ms", "_settings", "_told_in", "_was_stuck", "current")
+    __slots__ = (
+        "_leave_in",
+        "_leave_until",
+        "_look_at",
+        "_me",
+        "_pause_ms",
+        "_settings",
+        "_told_in",
+        "_was_stuck",
+        "current",
+    )
 
     def __init__(self, me: MemberId, settings: Settings) -> None:
         self.current: Transfer | None = None
@@ -58,6 +68,9 @@ class Transfers:
         self._look_at: int | None = None
         """When this leader looks for a better one."""
         self._was_stuck = False
+        self._leave_in = -1
+        """The term in which this leader was found to be no voter, and when it steps down if nobody takes over."""
+        self._leave_until = 0
         self._told_in = -1
         """The term in which another member was told last to take the lead."""
 
@@ -103,13 +116,14 @@ class Transfers:
             return TransferResult.NOT_LEADER, ""
         if target == self._me:
             return TransferResult.SUCCESS, ""
-        if target and target not in quorum.voters:
+        voters = quorum.config.voters  # of a joint configuration: those that stay
+        if target and target not in voters:
             return TransferResult.UNKNOWN_MEMBER, ""
         if self.current is not None:
             return TransferResult.LEADER_TRANSFERRING, ""
         if not _is_open(leadership, applied):
             return TransferResult.NOT_READY, ""
-        named = [target] if target else [voter for voter in quorum.voters if voter != self._me]
+        named = [target] if target else [voter for voter in voters if voter != self._me]
         ready = [peer for peer in named if self._could_lead(peer, leadership, now)]
         if not ready:
             return TransferResult.UNREACHABLE, ""
@@ -135,6 +149,21 @@ class Transfers:
 
     def _begin(self, token: int | None, target: MemberId, term: int, now: int) -> None:
         self.current = Transfer(token, target, term, now + self._settings.election_max_ms)
+
+    def leave(self, leadership: Leadership, quorum: QuorumAckChecker, log: LogState, now: int) -> bool:
+        """Hand over because the group has another configuration; return False once it is time to step down."""
+        if self.current is not None:
+            return True
+        if self._leave_in != leadership.term:
+            self._leave_in, self._leave_until = leadership.term, now + self._settings.election_max_ms
+        if now >= self._leave_until:
+            return False
+        ready = [peer for peer in quorum.config.voters if self._could_lead(peer, leadership, now)]
+        close = [peer for peer in ready if self._is_close(leadership.dispatchers[peer], log)]
+        if close:
+            self._begin(None, _closest(leadership.dispatchers, close), leadership.term, now)
+            self._leave_until = now  # no second one
+        return True
 
     # -- while this member leads -------------------------------------------------------------------------
 
@@ -180,7 +209,9 @@ class Transfers:
         preferred = self._settings.preferred
         if stuck:
             return leadership.able_quorum(quorum) if leadership is not None else ()
-        return () if self._me in preferred else tuple(peer for peer in preferred if peer in quorum.voters)
+        return (
+            () if self._me in preferred else tuple(peer for peer in preferred if peer in quorum.config.voters)
+        )
 
     def send_what_is_due(
         self, leadership: Leadership, log: LogState, applied: Point, now: int, draft: Draft

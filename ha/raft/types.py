@@ -33,13 +33,23 @@ NOTHING: Final = Point(-1, -1, 0)
 
 
 class Config(Struct, frozen=True):
-    """The members of a group, as an entry of the log says them."""
+    """The members of a group, as an entry of the log says them. Where they are reached is no affair of the core's."""
 
     voters: tuple[MemberId, ...]
     old: tuple[MemberId, ...] = ()
     """The voters before, while a joint configuration is in force."""
     learners: tuple[MemberId, ...] = ()
+    """Members that get the log, serve reads, and are part of no majority."""
     incarnations: tuple[tuple[MemberId, bytes], ...] = ()
+
+    @property
+    def members(self) -> tuple[MemberId, ...]:
+        """All members, in their order."""
+        return tuple(sorted({*self.voters, *self.old, *self.learners}))
+
+
+ConfigRow = tuple[int, Config]
+"""(index, configuration): the entry that carries it. The index -1 is in front of every log."""
 
 
 class Run(Struct, frozen=True):
@@ -52,7 +62,7 @@ class Run(Struct, frozen=True):
     """The log offset of the first byte. Behind the entry before, or at the base of the next segment."""
     size: int
     config: Config | None = None
-    """The configuration that the one entry of this run carries."""
+    """The configuration that the one entry of this run carries: such an entry is always a run of its own."""
 
     @property
     def last(self) -> int:
@@ -150,6 +160,9 @@ class Settings(Struct, frozen=True):
     lease_reads: bool = False
     transfer_lag_max: int = 1000
     """A member that lacks as many entries is not handed the lead: producers would wait for it."""
+    learner_lag_max: int = 1000
+    learner_bytes_max: int = 8 << 20
+    """A learner that lacks as many entries, or bytes, is not made a voter: commits would wait for it."""
 
 
 # -- messages --------------------------------------------------------------------------------------------
@@ -265,6 +278,26 @@ class TransferResult(Enum):
     """The target did not lead in time; the leader goes on, or another member leads."""
 
 
+class ChangeResult(Enum):
+    """The outcome of a change of the configuration."""
+
+    SUCCESS = "SUCCESS"
+    """The new configuration is committed, and the one before is over."""
+    NOT_LEADER = "NOT_LEADER"
+    NOT_READY = "NOT_READY"
+    """The leader has not committed an entry of its own term yet, or hands the lead over."""
+    CHANGE_IN_PROGRESS = "CHANGE_IN_PROGRESS"
+    NOTHING_TO_CHANGE = "NOTHING_TO_CHANGE"
+    NOT_CAUGHT_UP = "NOT_CAUGHT_UP"
+    """A voter to be is no learner yet, or lacks too much of the log."""
+    NO_QUORUM = "NO_QUORUM"
+    """Fewer than a majority of the voters to be are heard, or there would be none."""
+    TOO_MANY = "TOO_MANY"
+    """More voters or members than a group may have."""
+    UNKNOWN = "UNKNOWN"
+    """The lead was lost before the change was committed: the next leader completes it, or it never was."""
+
+
 # -- events ----------------------------------------------------------------------------------------------
 
 
@@ -370,6 +403,15 @@ class ReadAsked(Struct, frozen=True):
     now: int
 
 
+class ChangeAsked(Struct, frozen=True):
+    """The group is to have another configuration; `Effects.changed` has the outcome, under the same token."""
+
+    token: int
+    target: Config
+    """The configuration that the group is to have in the end; its `old` is empty."""
+    now: int
+
+
 class Leaving(Struct, frozen=True):
     """The member is about to stop: from now on it neither campaigns nor takes the lead over."""
 
@@ -398,6 +440,7 @@ Event = (
     | SnapshotSent
     | TransferAsked
     | ReadAsked
+    | ChangeAsked
     | Leaving
 )
 
@@ -430,6 +473,12 @@ class Effects(Struct, frozen=True):
     """(token, outcome) of transfers that were asked for."""
     reads: tuple[tuple[int, bool], ...] = ()
     """(token, ok) of reads: read now, while this step is carried out; or refuse, since its time has passed."""
+    append_config: Config | None = None
+    """Leader: append a record with this configuration, then say `Appended` of a run with it."""
+    config: Config | None = None
+    """The configuration in force is another one: by an append, a received run or a cut. `RaftNode.peers` may differ."""
+    changed: tuple[tuple[int, ChangeResult], ...] = ()
+    """(token, outcome) of changes that were asked for."""
 
 
 NO_EFFECTS: Final = Effects()

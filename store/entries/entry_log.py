@@ -17,7 +17,7 @@ whose place a leader may have put another entry. Then the filler is cut like ent
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Protocol
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.dledger.entry import decode_head
 from store.entries.cut import remove_behind
-from store.entries.files import NOTHING, CommitNote, LedgerFiles, LogPoint, LogRun, TermRow
+from store.entries.files import NOTHING, CommitNote, ConfigurationRow, LedgerFiles, LogPoint, LogRun, TermRow
 from store.entries.ordered_writes import OrderedWrites
 from store.entries.reads import FoundRun, Marks, Place, first_index, read_run
 from store.entries.recovery import FoundEntries, recover
@@ -114,6 +114,7 @@ class EntryLog:
         self._disk = disk
         self._end = NOTHING
         self._rows: list[TermRow] = []
+        self._configurations: list[ConfigurationRow] = []
         self._marks = Marks()
         self._orders: deque[_Place | _Flush | _Cut] = deque()
         self._is_stuck = False
@@ -130,12 +131,16 @@ class EntryLog:
 
     # -- open and close ----------------------------------------------------------------------------------
 
-    def recover(self) -> FoundEntries:
-        """Find the end of the loaded log, and cut dead bytes behind it. Blocks. Raises `StoreDamaged`."""
-        self.found = found = recover(self._log, self._files, self._tails, self._disk)
+    def recover(self, snapshot: LogPoint = NOTHING) -> FoundEntries:
+        """Find the end of the loaded log, and cut dead bytes behind it. Blocks. Raises `StoreDamaged`.
+
+        `snapshot` is the point of a state that is kept beside the log.
+        """
+        self.found = found = recover(self._log, self._files, self._tails, self._disk, snapshot)
         self.ballot, self._end, self.doubt = found.ballot, found.end, found.doubt
         self.commit = self._noted = found.commit
         self._rows = list(found.rows)
+        self._configurations = list(found.configurations)
         self.incarnation = self._files.load_incarnation()
         return found
 
@@ -161,9 +166,23 @@ class EntryLog:
         return tuple(self._rows)
 
     @property
+    def configurations(self) -> tuple[ConfigurationRow, ...]:
+        """Return the configurations that entries of the log carry, from the one in force at its start."""
+        return tuple(self._configurations)
+
+    def configured(self, rows: Sequence[ConfigurationRow]) -> None:
+        """Note which configurations the log carries now, to be written down with the commit point."""
+        self._configurations = list(rows)
+
+    @property
     def end(self) -> LogPoint:
         """Return the log through its last entry."""
         return self._end
+
+    @property
+    def noted(self) -> LogPoint:
+        """Return the commit point that is written down: a start reads the log from there on."""
+        return self._noted
 
     @property
     def is_waiting(self) -> bool:
@@ -411,7 +430,12 @@ class EntryLog:
             self._storage.submit(partial(unless_full, write), partial(self._have_noted, note))
 
     def _note(self) -> CommitNote:
-        return CommitNote(self.commit, [row for row in self._rows if row[1] <= self.commit[0]])
+        through = self.commit[0]
+        configurations: list[ConfigurationRow] = []
+        for index, found in self._configurations:
+            if index <= through and not (configurations and found.says_the_same(configurations[-1][1])):
+                configurations.append((index, found))
+        return CommitNote(self.commit, [row for row in self._rows if row[1] <= through], configurations)
 
     def _have_noted(self, note: CommitNote, is_written: bool) -> None:
         self._is_noting = False

@@ -2,13 +2,15 @@
 
     <ledger>/currterm      currTerm=7\\nvoteLeader=n1\\n            the ballot, in DLedger's own format
     <ledger>/checkpoint    endIndex=120\\ncommittedIndex=120\\n     for DLedger; here it is written and not read
-    <notes>/commit         {"commit": [index, term, pos], "rows": [[term, first, start], ...]}
+    <notes>/commit         {"commit": [index, term, pos], "rows": [[term, first, start], ...],
+                            "configurations": [[index, {"term": 1, "voters": ["n0", ...], ...}], ...]}
     <notes>/doubt          [index, term, pos]: recovery saw this entry behind a hole, and cut it
     <notes>/cut            [index, term, pos]: a cut is under way; the next start does it again
     <notes>/identity       {"incarnation": 32 hex digits}
 
-`commit` claims less than the truth: what it names is on this disk, and on a quorum's. Its term rows go through the
-commit point; those behind it are read from the entries' own heads.
+`commit` claims less than the truth: what it names is on this disk, and on a quorum's. Its term rows and configurations
+go through the commit point; those behind it are read from the entries themselves. A configuration is noted where it
+differs from the one before: a cut behind the commit point goes back to one of them. The first may stand at any index.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import TypeVar
 
 import msgspec
 
+from ropewalk.format.dledger.configuration import Configuration
 from store.io.disk import Disk
 from store.log.commitlog import StoreDamaged
 from store.log.remedy import REFILL
@@ -35,14 +38,17 @@ LogRun = tuple[int, int, int, int, int]
 """(first, count, term, pos, size)"""
 TermRow = tuple[int, int, int]
 """(term, first index, offset behind the entry before)"""
+ConfigurationRow = tuple[int, Configuration]
+"""(index of the entry, the configuration that it carries)"""
 NOTHING: LogPoint = (-1, -1, 0)
 
 
 class CommitNote(msgspec.Struct, frozen=True):
-    """The commit point that was written down, with the term rows through it."""
+    """The commit point that was written down, with the term rows and configurations through it."""
 
     commit: LogPoint
     rows: list[TermRow] = []
+    configurations: list[ConfigurationRow] = []
 
 
 class _Identity(msgspec.Struct, frozen=True):

@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.dledger.entry import HEAD_SIZE, EntryHead, decode_head
-from store.entries.files import NOTHING, LedgerFiles, LogPoint, TermRow
-from store.entries.term_record import term_is_vouched_for
+from store.entries.files import NOTHING, ConfigurationRow, LedgerFiles, LogPoint, TermRow
+from store.entries.term_record import configuration_at, term_is_vouched_for
 from store.io.disk import Disk
 from store.log.commitlog import CommitLog, StoreDamaged
 from store.log.remedy import REFILL
@@ -39,6 +39,7 @@ class FoundEntries(Struct, frozen=True):
     end: LogPoint
     commit: LogPoint
     rows: tuple[TermRow, ...]
+    configurations: tuple[ConfigurationRow, ...]
     doubt: LogPoint | None
     findings: tuple[str, ...]
 
@@ -48,10 +49,13 @@ class FoundEntries(Struct, frozen=True):
         return self.commit[2]
 
 
-def recover(log: CommitLog, files: LedgerFiles, tails: Path, disk: Disk) -> FoundEntries:
+def recover(
+    log: CommitLog, files: LedgerFiles, tails: Path, disk: Disk, snapshot: LogPoint = NOTHING
+) -> FoundEntries:
     """Judge the log behind its commit point, and cut dead bytes from its end. Blocks.
 
-    Raises `StoreDamaged` where the log does not reach the commit point, or the ballot is missing.
+    `snapshot` is a point through which a state is kept elsewhere: the log through it is committed. Raises
+    `StoreDamaged` where the log does not reach the commit point or the snapshot's, or the ballot is missing.
     """
     findings: list[str] = []
     ballot, note = files.load_ballot(), files.load_commit()
@@ -61,6 +65,7 @@ def recover(log: CommitLog, files: LedgerFiles, tails: Path, disk: Disk) -> Foun
         files.remove("cut")
     commit = note.commit if note is not None else NOTHING
     rows = [row for row in note.rows if row[1] <= commit[0]] if note is not None else []
+    configurations = note.configurations or _opened_with(log, rows) if note is not None else []
     if log.segments and ballot is None and not _is_blank(log):
         raise files.refuse_without_ballot()
     if commit[0] >= 0 and (not log.segments or commit[2] > log.segments[-1].end_offset):
@@ -68,7 +73,13 @@ def recover(log: CommitLog, files: LedgerFiles, tails: Path, disk: Disk) -> Foun
             f"{log.directory} ends before log offset {commit[2]}, through which entries are committed (entry "
             f"{commit[0]}). Nothing was changed. Put the missing files back, or {REFILL}"
         )
-    end, stopped_at = _walk(log, commit, rows)
+    end, stopped_at = _walk(log, commit, rows, configurations)
+    if end[0] < snapshot[0]:
+        raise StoreDamaged(
+            f"{log.directory} has whole entries through {end[0]} only, and a snapshot holds the state behind entry "
+            f"{snapshot[0]}. Nothing was changed. Put the missing files back, or {REFILL}"
+        )
+    commit = max(commit, snapshot)
     doubt = files.load_point("doubt")
     furthest = _furthest_behind(log, end, stopped_at, ballot)
     if furthest is not None:
@@ -84,14 +95,37 @@ def recover(log: CommitLog, files: LedgerFiles, tails: Path, disk: Disk) -> Foun
     if ballot is None:
         # Entries may reach the disk before the ballot of their term does, so there has to be one before the first.
         files.save_ballot(0, "")
-    return FoundEntries(ballot or (0, ""), end, commit, tuple(rows), doubt, tuple(findings))
+    return FoundEntries(
+        ballot or (0, ""), end, commit, tuple(rows), tuple(configurations), doubt, tuple(findings)
+    )
 
 
 def _is_blank(log: CommitLog) -> bool:
     return scan_entry(log.segments[0], 0) is NoRecord.BLANK
 
 
-def _walk(log: CommitLog, commit: LogPoint, rows: list[TermRow]) -> tuple[LogPoint, int]:
+def _opened_with(log: CommitLog, rows: list[TermRow]) -> list[ConfigurationRow]:
+    """Return the configurations with which terms were opened: of a log from before members could change."""
+    found: list[ConfigurationRow] = []
+    for _term, first, start in rows:
+        segment = log.find(start)
+        if segment is not None and scan_entry(segment, start - segment.base_offset) is NoRecord.FILLER:
+            start = segment.end_offset
+            segment = log.find(start)
+        if segment is None:
+            continue
+        seen = scan_entry(segment, start - segment.base_offset)
+        if not isinstance(seen, EntryHead) or seen.index != first:
+            continue
+        configuration = configuration_at(segment, start - segment.base_offset, seen.size)
+        if configuration is not None:
+            found.append((first, configuration))
+    return found
+
+
+def _walk(
+    log: CommitLog, commit: LogPoint, rows: list[TermRow], configurations: list[ConfigurationRow]
+) -> tuple[LogPoint, int]:
     """Read whole entries behind the commit point; the log through the last, and the offset of what is none."""
     index, term, pos = commit
     offset = pos if index >= 0 else log.min_offset
@@ -116,6 +150,8 @@ def _walk(log: CommitLog, commit: LogPoint, rows: list[TermRow]) -> tuple[LogPoi
             break
         if seen.term != term or not rows:
             rows.append((seen.term, seen.index, pos))
+        if (configuration := configuration_at(segment, position, seen.size)) is not None:
+            configurations.append((seen.index, configuration))
         index, term, pos = seen.index, seen.term, offset + seen.size
         offset = pos
     return (index, term, pos), offset

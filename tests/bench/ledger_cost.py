@@ -29,7 +29,7 @@ import crc32c
 from broker.broker import Broker
 from broker.launch import monotonic_ms, now_ms
 from broker.settings.config import load_config
-from ha.raft.frames import from_frame, to_fields
+from ha.dledger.frames import from_frame, to_fields
 from ha.raft.node import RaftNode
 from ha.raft.types import (
     NOTHING,

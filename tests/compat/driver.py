@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from tests.bench.peers.rocketmq.artifacts import classpath, compiled, program
 
@@ -141,10 +141,19 @@ class Driver:
         return [program("java"), *options, "-cp", self._classpath]
 
 
+class Starts(Protocol):
+    """The program of an official client."""
+
+    def start(
+        self, namesrv: str, home: Path, scenario: str, *, prefix: str, stderr: int | IO[bytes]
+    ) -> subprocess.Popen[bytes]:
+        """Play one scenario that takes commands on standard input; its events come on standard output."""
+
+
 class LastingScenario:
     """A scenario that goes on until it is closed. A thread reads its events; commands go to its standard input."""
 
-    def __init__(self, driver: Driver, namesrv: str, home: Path, scenario: str, *, prefix: str) -> None:
+    def __init__(self, driver: Starts, namesrv: str, home: Path, scenario: str, *, prefix: str) -> None:
         home.mkdir(exist_ok=True)
         self._stderr = home / f"{scenario}-stderr.txt"
         with self._stderr.open("wb") as stderr:
@@ -177,6 +186,11 @@ class LastingScenario:
         with self._news:
             came = self._news.wait_for(lambda: condition(self._events), patience_s)
             assert came, (what, self._events[-10:], self._tail())
+
+    def events(self) -> list[Event]:
+        """Return the events so far."""
+        with self._news:
+            return list(self._events)
 
     def messages(self) -> list[Event]:
         """Return the messages that were received."""

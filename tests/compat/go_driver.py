@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from collections import defaultdict
 from pathlib import Path
+from typing import IO
 
 from tests.bench.peers.rocketmq.artifacts import cache_dir
 from tests.compat.driver import Event, Run
@@ -59,11 +60,7 @@ def built() -> Path:
 def play(namesrv: str, home: Path, prefix: str, *scenarios: str) -> Run:
     """Play the scenarios (none named: all) against the name server; topics are the prefix, a hyphen and the name."""
     command = [str(built()), namesrv, prefix, *scenarios]
-    environment = {
-        **os.environ,
-        "HOME": str(home),
-        "GOMAXPROCS": "2",
-    }  # progress of broadcasting is kept there
+    environment = _environment(home)
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False, env=environment
@@ -78,3 +75,24 @@ def play(namesrv: str, home: Path, prefix: str, *scenarios: str) -> Run:
             event = json.loads(line)
             by_scenario[event["scenario"]].append(event)
     return Run("Go client 2.1.2", stderr, dict(by_scenario))
+
+
+class GoDriver:
+    """The official Go client, for a scenario that lasts until it is told to end."""
+
+    def start(
+        self, namesrv: str, home: Path, scenario: str, *, prefix: str, stderr: int | IO[bytes]
+    ) -> subprocess.Popen[bytes]:
+        """Play one scenario that takes commands on standard input; its events come on standard output."""
+        return subprocess.Popen(
+            [str(built()), namesrv, prefix, scenario],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=_environment(home),
+        )
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """Return the environment of the program; progress of broadcasting is kept in its HOME."""
+    return {**os.environ, "HOME": str(home), "GOMAXPROCS": "2"}

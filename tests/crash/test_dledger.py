@@ -13,16 +13,10 @@ from pathlib import Path
 import pytest
 
 from ropewalk.client.blocking.admin import Admin
-from ropewalk.client.blocking.connection import Connection
-from ropewalk.client.core.messages import Message, command_of, pull_request, send_request
-from ropewalk.client.core.routes import Queue
-from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import RopewalkError
-from ropewalk.format.headers import GetMaxOffsetHeader, OffsetResponseHeader, decode_header
-from ropewalk.format.record import decode_records
-from ropewalk.format.remoting import Command
 from tests.crash.campaign import chosen_seed
-from tests.crash.ledger_group import SEGMENT_SIZE, LedgerGroup, Member
+from tests.crash.ledger_group import SEGMENT_SIZE, LedgerGroup
+from tests.crash.ledger_load import Sender, read
+from tests.crash.ledger_losses import lose_leaders
 from tests.crash.load import Ledger, Producer
 from tests.crash.quorum_trace import judge_quorum
 from tests.crash.trace import STRACE_OPTIONS, read_calls
@@ -32,7 +26,6 @@ from tools.drill.testbed import damage
 from tools.drill.testbed.group import CannotRun
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
-TOPIC = "T"
 
 
 def test_no_send_ok_leaves_before_the_leaders_sync_and_a_followers_answer(
@@ -70,85 +63,19 @@ def test_no_send_ok_leaves_before_the_leaders_sync_and_a_followers_answer(
     assert verdict.answers > 50 and verdict.own_disk.flushes > 50
 
 
-class Sender:
-    """A producer that sends in order to whoever leads, a message again until it is acknowledged."""
-
-    def __init__(self, group: LedgerGroup, padding: bytes = b"") -> None:
-        self.group = group
-        self._padding = padding
-        self.acknowledged: list[bytes] = []
-        self._number = 0
-
-    def send(self, member: Member, until: float) -> None:
-        """Send message after message to a member, each until it is acknowledged, until the time is over."""
-        body, command = self._next()
-        while time.monotonic() < until:
-            try:
-                with Connection(member.address, 3.0) as connection:
-                    while time.monotonic() < until:
-                        answer = connection.call(command, 3.0)
-                        if answer.code == ResponseCode.SUCCESS:
-                            self.acknowledged.append(body)
-                            self._number += 1
-                            body, command = self._next()
-                        else:
-                            break
-            except (RopewalkError, OSError):
-                pass
-            time.sleep(0.02)
-
-    def _next(self) -> tuple[bytes, Command]:
-        body = b"%08d" % self._number + self._padding
-        return body, send_request(TOPIC, Queue("", 0), Message(body), f"K{self._number}", 0)
-
-
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     """Wait until something has come true."""
     waiting.until(condition, what, pause_s=0.1)
 
 
-def read(member: Member) -> list[bytes]:
-    """Return the bodies of all messages, in order, as a consumer of this member gets them."""
-    found: list[bytes] = []
-    with Connection(member.address, 5.0) as connection:
-        answer = connection.call(command_of(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader(TOPIC, 0)))
-        end = decode_header(OffsetResponseHeader, answer.ext).offset
-        while len(found) < end:
-            answer = connection.call(pull_request(TOPIC, Queue("", 0), len(found), 32, "*", 0))
-            assert answer.code == ResponseCode.SUCCESS, (answer.code, answer.remark, len(found), end)
-            found += [record.body for record in decode_records(answer.body)]
-    return found
-
-
-@pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_leader_after_leader_is_lost_and_no_acknowledged_message_is(
-    way: signal.Signals, tmp_path: Path, long_run: bool
+def test_leader_after_leader_is_killed_or_stopped_and_no_acknowledged_message_is_lost_or_differs(
+    tmp_path: Path, long_run: bool
 ) -> None:
-    draw = random.Random(chosen_seed())
+    kills, stops = (100, 50) if long_run else (2, 2)
     with LedgerGroup(tmp_path) as group:
-        sender = Sender(group)
-        for _ in range(10 if long_run else 2):
-            leader = group.leader()
-            sender.send(leader, time.monotonic() + draw.uniform(0.3, 1.0))
-            leader.signal(way)
-            others = [member for member in group.members if member is not leader]
-            successor = group.leader(others)
-            sender.send(successor, time.monotonic() + draw.uniform(0.1, 0.5))
-            if way is signal.SIGKILL:
-                leader.kill()
-                leader.start()
-            else:
-                leader.signal(signal.SIGCONT)
-        last = group.leader()
-        sender.send(last, time.monotonic() + 0.5)
-        found = read(last)
-        first = list(dict.fromkeys(found))
-        assert first == sorted(first), "a queue is in order of its producer, but for what was sent again"
-        lost = set(sender.acknowledged) - set(found)
-        assert not lost, (
-            f"{len(lost)} of {len(sender.acknowledged)} acknowledged messages are lost: {sorted(lost)[:5]}"
-        )
-        assert len(sender.acknowledged) > 50
+        verdict = lose_leaders(group, kills, stops, random.Random(chosen_seed()), lambda words: None)
+    assert not verdict.faults, verdict
+    assert verdict.acknowledged > 50, verdict
 
 
 def test_all_members_are_killed_at_once_and_no_acknowledged_message_is_lost(tmp_path: Path) -> None:

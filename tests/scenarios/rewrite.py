@@ -21,7 +21,8 @@ def replayed(text: str) -> str:
             told = []
             lines.append(line)
             if word == "group":
-                script = Script(rest)
+                at = rest.index("+") if "+" in rest else len(rest)
+                script = Script(rest[:at], others=rest[at + 1 :])
             else:
                 told = script.run(line[2:])
             lines += told

@@ -35,6 +35,8 @@ from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 
 ERROR_PAUSE_S = 3.0
+AWAY_PAUSE_S = 0.1
+"""The first pause while no broker answers; each is twice as long as the one before, up to `ERROR_PAUSE_S`."""
 FLOW_CONTROL_PAUSE_S = 0.02
 LOCK_LASTS_S = 30.0
 """How long we trust a lock after the broker last confirmed it; the broker keeps it for twice as long."""
@@ -102,6 +104,7 @@ class QueueReader:
         self._scope = anyio.CancelScope()
         self._pulling = anyio.CancelScope()
         self._changed = anyio.Event()
+        self._away_pause_s = AWAY_PAUSE_S
         self._waiting = 0
         """The number of tasks that wait for a change: at 0, a message wakes none."""
         self._at_work = 0
@@ -121,6 +124,7 @@ class QueueReader:
                 try:
                     with anyio.CancelScope() as self._pulling:
                         await self._pull_once()
+                    self._away_pause_s = AWAY_PAUSE_S
                     self._troubles.ended(("pull", self.queue), "pulls again", **self._where)
                 except RopewalkError as exc:
                     if is_missing_topic(exc):
@@ -141,9 +145,13 @@ class QueueReader:
                         await anyio.sleep(FLOW_CONTROL_PAUSE_S)
                     elif exc.code == ResponseCode.FLOW_CONTROL:
                         await anyio.sleep(FLOW_CONTROL_PAUSE_S)
+                    elif isinstance(exc, (Unreachable, OutcomeUnknown)):
+                        # Connections tell of it. A group that elects has another master within a second.
+                        pause_s = self._away_pause_s
+                        self._away_pause_s = min(2 * pause_s, ERROR_PAUSE_S)
+                        await anyio.sleep(pause_s)
                     else:
-                        if not isinstance(exc, (Unreachable, OutcomeUnknown)):  # which connections tell of
-                            self._troubles.began(("pull", self.queue), exc, "pull failed", **self._where)
+                        self._troubles.began(("pull", self.queue), exc, "pull failed", **self._where)
                         await anyio.sleep(ERROR_PAUSE_S)
                 except Exception as exc:
                     logger().error("pull failed", **self._where, reason=repr(exc), exc_info=exc)

@@ -2,7 +2,8 @@
 
 A route is good for `REFRESH_S` seconds, as in the official clients; then the next need asks again. A name server
 that does not answer is no reason to stop: the old route stays in use and is asked for again a little later. Any one
-name server will do; the next takes over when it does not answer. A topic does not exist if none of them knows it.
+name server will do; the next takes over when it does not answer. A topic does not exist if none of them knows it;
+where it was known, its route serves for a while (`GONE_S`): name servers that begin anew know nothing yet.
 
 A topic that does not exist yet has a *write route* all the same: the one its first message will create it with, made
 from the template topic. Once the topic exists its own route takes over.
@@ -40,6 +41,9 @@ _EVERY_NAME_SERVER_ANSWERS = frozenset(
 )
 RETRY_S = 3.0
 """How soon to ask again when no name server answered, or the topic was not there yet."""
+GONE_S = 60.0
+"""How long the route of a topic serves that name servers no longer have. One that was started again hears of its
+brokers within 30 seconds, of each at another time; a topic that was deleted is refused by its brokers."""
 
 
 class NoNameServer(Unreachable):
@@ -51,6 +55,8 @@ class _Known:
     route: TopicRoute
     ask_again_at: float
     is_template: bool = False
+    gone_at: float | None = None
+    """When name servers first said that the topic does not exist, which had been known until then."""
 
 
 class Directory:
@@ -65,7 +71,7 @@ class Directory:
         """Name servers that have answered before, to which there may be a connection that has gone silent."""
 
     def route(self, topic: str, *, fresh: bool = False, deadline: float | None = None) -> Steps[TopicRoute]:
-        """Return the route of a topic; `fresh` asks even if it was asked a moment ago.
+        """Return the route of a topic; a `fresh` one is of name servers alone, and not of memory.
 
         By `deadline`, where one is given, it is here or is not; a route that is known leaves half of the time for what
         it is needed for.
@@ -83,6 +89,10 @@ class Directory:
                 raise
             known.ask_again_at = self._clock() + RETRY_S
             return known.route
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST and known is not None and not known.is_template:
+            if not fresh and self._goes_on_with(known):
+                return known.route
+            del self._known[topic]
         route = parse_route(require_success(answer).body)
         self._known[topic] = _Known(route, self._clock() + REFRESH_S)
         return route
@@ -104,11 +114,21 @@ class Directory:
                 raise
         template = yield from self.ask(route_request(DEFAULT_TOPIC), deadline)
         if template.code == ResponseCode.TOPIC_NOT_EXIST:
+            if known is not None and self._goes_on_with(known):
+                return known.route
             self._known.pop(topic, None)
             raise error_for(template.code, f"topic {topic} {NOBODY_CREATES_IT}")
         route = parse_route(require_success(template).body).as_template()
         self._known[topic] = _Known(route, self._clock() + RETRY_S, is_template=True)
         return route
+
+    def _goes_on_with(self, known: _Known) -> bool:
+        """Return whether a route that no name server has any more still serves; it is asked for again soon."""
+        now = self._clock()
+        if known.gone_at is None:
+            known.gone_at = now
+        known.ask_again_at = now + RETRY_S
+        return now < known.gone_at + GONE_S
 
     def fresh_write_route(self, topic: str) -> TopicRoute | None:
         """Return the cached route that `write_route` would return, if it is fresh. HOT: every send comes by here."""

@@ -12,7 +12,7 @@ Between two attempts a client pauses, twice as long each time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -148,7 +148,7 @@ class KvCore(ClusterSteps):
 
         unsafe: read what a member has, however old, without asking the leader.
         """
-        values = yield from self._read(RequestCode.ROPEWALK_KV_GET, [_key(key)], unsafe=unsafe)
+        values = yield from self._read(RequestCode.ROPEWALK_KV_GET, [checked_key(key)], unsafe=unsafe)
         return values[0]
 
     def multi_get(self, keys: Iterable[Text], *, unsafe: bool = False) -> Steps[dict[Text, bytes | None]]:
@@ -157,7 +157,7 @@ class KvCore(ClusterSteps):
         if not named:
             return {}
         values = yield from self._read(
-            RequestCode.ROPEWALK_KV_MULTI_GET, [_key(each) for each in named], unsafe=unsafe
+            RequestCode.ROPEWALK_KV_MULTI_GET, [checked_key(each) for each in named], unsafe=unsafe
         )
         return dict(zip(named, values, strict=True))
 
@@ -215,28 +215,21 @@ class KvCore(ClusterSteps):
 
     def put(self, key: Text, value: Text, *, guard: KvLock | None = None) -> Steps[None]:
         """Store a value. Raises `Fenced` if the lock `guard` was granted to another owner, or given back, meanwhile."""
-        yield from self._write(Put(_key(key), _bytes("value", value)), guard=guard)
+        yield from self._write(put_of(key, value), guard=guard)
 
     def put_if_absent(self, key: Text, value: Text) -> Steps[bytes | None]:
         """Store a value where there is none; return None then, else the value that is there."""
-        (result,) = yield from self._write(PutIfAbsent(_key(key), _bytes("value", value)))
-        assert isinstance(result, Swapped)
-        return result.value
+        (result,) = yield from self._write(put_if_absent_of(key, value))
+        return swapped(result).value
 
     def compare_and_put(self, key: Text, expect: Text | None, value: Text | None) -> Steps[bool]:
         """Store a value if the key has the expected one, and return whether it did; None stands for no value."""
-        operation = ComparePut(
-            _key(key),
-            None if expect is None else _bytes("expect", expect),
-            None if value is None else _bytes("value", value),
-        )
-        (result,) = yield from self._write(operation)
-        assert isinstance(result, Swapped)
-        return bool(result.done)
+        (result,) = yield from self._write(compare_and_put_of(key, expect, value))
+        return bool(swapped(result).done)
 
     def delete(self, key: Text) -> Steps[bool]:
         """Delete a key, and return whether it was there."""
-        return (yield from self._count(Delete(_key(key)))) > 0
+        return (yield from self._count(delete_of(key))) > 0
 
     def delete_range(self, start: Text, end: Text) -> Steps[int]:
         """Delete the keys from `start` to before `end`, and return how many; an empty end is behind every key.
@@ -259,18 +252,48 @@ class KvCore(ClusterSteps):
         guard: KvLock | None = None,
     ) -> Steps[None]:
         """Store and delete several keys, all of them or none; `guard` as for `put`."""
-        puts = [Put(_key(key), _bytes("value", value)) for key, value in (put or {}).items()]
-        yield from self._write(*puts, *(Delete(_key(key)) for key in delete), guard=guard)
+        puts = [Put(checked_key(key), _bytes("value", value)) for key, value in (put or {}).items()]
+        yield from self._write(*puts, *(Delete(checked_key(key)) for key in delete), guard=guard)
 
     def sequence(self, name: Text, count: int = 1) -> Steps[range]:
         """Return the next numbers of a sequence; every number is handed out once."""
-        first = yield from self._count(NextSequence(_key(name), count))
+        first = yield from self._count(sequence_of(name, count))
         return range(first, first + count)
 
     def _count(self, operation: Operation) -> Steps[int]:
         (result,) = yield from self._write(operation)
-        assert isinstance(result, Count)
-        return result.number
+        return counted(result)
+
+    def read_each(self, keys: Sequence[bytes], *, unsafe: bool = False) -> Steps[list[bytes | None]]:
+        """Return the values of keys that were asked for apart, in one request if that will do."""
+        try:
+            values = yield from self.multi_get(dict.fromkeys(keys), unsafe=unsafe)
+        except Rejected:  # together they are too large for an answer
+            values = {}
+            for key in dict.fromkeys(keys):
+                values[key] = yield from self.get(key, unsafe=unsafe)
+        return [values[key] for key in keys]
+
+    def write_each(self, operations: Sequence[Operation]) -> Steps[list[Result | RopewalkError]]:
+        """Do operations that were asked for apart, in one request if that will do; return the outcome of each.
+
+        A refusal is of those alone that it is due to.
+        """
+        try:
+            return list((yield from self._write(*operations)))
+        except Rejected as exc:
+            if len(operations) == 1:
+                return [exc]
+        outcomes: list[Result | RopewalkError] = []
+        for each in operations:
+            outcomes += yield from self._outcome_of(each)
+        return outcomes
+
+    def _outcome_of(self, operation: Operation) -> Steps[list[Result | RopewalkError]]:
+        try:
+            return list((yield from self._write(operation)))
+        except RopewalkError as exc:
+            return [exc]
 
     # -- locks -------------------------------------------------------------------------------------------
 
@@ -280,7 +303,7 @@ class KvCore(ClusterSteps):
         The lease ends by the store's clock, whether its holder knows or sleeps: only the token, compared by what the
         lock protects, keeps a late one out. Nothing renews it by itself.
         """
-        lock_name, until = _key(name), self._clock() + wait
+        lock_name, until = checked_key(name), self._clock() + wait
         yield from self._open_session()
         self._locks += 1
         owner = b"%d:%d" % (self._session, self._locks)
@@ -523,6 +546,47 @@ def _decoded(decode: Callable[[bytes], T], answer: Command) -> T:
         raise RemoteProtocolError(str(exc)) from exc
 
 
+def put_of(key: Text, value: Text) -> Put:
+    """Return the operation of `put`."""
+    return Put(checked_key(key), _bytes("value", value))
+
+
+def put_if_absent_of(key: Text, value: Text) -> PutIfAbsent:
+    """Return the operation of `put_if_absent`."""
+    return PutIfAbsent(checked_key(key), _bytes("value", value))
+
+
+def compare_and_put_of(key: Text, expect: Text | None, value: Text | None) -> ComparePut:
+    """Return the operation of `compare_and_put`."""
+    return ComparePut(
+        checked_key(key),
+        None if expect is None else _bytes("expect", expect),
+        None if value is None else _bytes("value", value),
+    )
+
+
+def delete_of(key: Text) -> Delete:
+    """Return the operation of `delete`."""
+    return Delete(checked_key(key))
+
+
+def sequence_of(name: Text, count: int) -> NextSequence:
+    """Return the operation of `sequence`."""
+    return NextSequence(checked_key(name), count)
+
+
+def swapped(result: Result) -> Swapped:
+    """Return the result of `put_if_absent` or `compare_and_put` with its type."""
+    assert isinstance(result, Swapped)
+    return result
+
+
+def counted(result: Result) -> int:
+    """Return the number of a result that counts."""
+    assert isinstance(result, Count)
+    return result.number
+
+
 def _bytes(name: str, value: Text) -> bytes:
     if isinstance(value, str):
         return value.encode()
@@ -531,7 +595,8 @@ def _bytes(name: str, value: Text) -> bytes:
     return value
 
 
-def _key(value: Text) -> bytes:
+def checked_key(value: Text) -> bytes:
+    """Return a key as bytes. Raises `LocalProtocolError` for one that the store does not take."""
     key = _bytes("key", value)
     if (why := key_refusal(key)) is not None:
         raise LocalProtocolError(why)

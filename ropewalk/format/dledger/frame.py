@@ -21,7 +21,7 @@ The head has 64 bytes, so a frame without a body says 60. What the six numbers m
 An APPEND has the entries as they stand in the log for its body, and may have none. ROLLED says that they stand at the
 base of the next segment; the receiver knows where that is, because HELLO has compared the sizes. A FORWARD has a
 client's request that only the leader may answer, in a frame of RocketMQ's, and its answer has the leader's. No other
-kind has a body. Flags are ROLLED of an APPEND, OK of its answer, PRE and TRANSFER of votes, UNABLE of a
+kind has a body. Flags are ROLLED and CONFIG of an APPEND, OK of its answer, PRE and TRANSFER of votes, UNABLE of a
 HEARTBEAT_ANSWER, LEARNER of both answers. Unused numbers are 0.
 
 A head is judged before its body arrives: a size that would be refused anyway must not be buffered first.
@@ -69,6 +69,8 @@ class Kind(IntEnum):
 
 
 ROLLED: Final = 1
+CONFIG: Final = 2
+"""The one entry of the APPEND has the record of a configuration."""
 OK: Final = 1
 PRE: Final = 1
 TRANSFER: Final = 2
@@ -78,7 +80,7 @@ LEARNER: Final = 2
 """The follower is part of no majority: it lost its log and has not caught up."""
 
 _FLAGS: Final = {
-    Kind.APPEND: ROLLED,
+    Kind.APPEND: ROLLED | CONFIG,
     Kind.APPEND_ANSWER: OK | LEARNER,
     Kind.HEARTBEAT: 0,
     Kind.HEARTBEAT_ANSWER: UNABLE | LEARNER,

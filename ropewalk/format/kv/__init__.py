@@ -9,5 +9,5 @@
     field     i64, or bytes: u32 size | bytes; a size of 0xFFFFFFFF says that there are none
 
 A session's *seq* numbers its writes; a write is applied once, whatever number of times it stands in the log. *Lowest
-unanswered* tells which results nobody will ask for again.
+unanswered* tells which results nobody will ask for again. The whole state of a region as bytes: `snapshot`.
 """

@@ -298,8 +298,7 @@ def refusal_of(operations: Sequence[Operation]) -> str | None:
         return f"a write has 1 to {OPERATIONS_MAX} operations, this one has {len(operations)}"
     size = 0
     for operation in operations:
-        values = [getattr(operation, name) for name in operation.__struct_fields__]
-        size += sum(len(value) for value in values if isinstance(value, bytes))
+        size += size_of(operation)
         if (why := _refusal_of_one(operation)) is not None:
             return why
     if len(operations) > 1 and any(isinstance(each, _LOCKING) for each in operations):
@@ -307,6 +306,12 @@ def refusal_of(operations: Sequence[Operation]) -> str | None:
     if size > WRITE_SIZE_MAX:
         return f"the operations of a write have {WRITE_SIZE_MAX} bytes at most, these have {size}"
     return None
+
+
+def size_of(operation: Operation) -> int:
+    """Return the bytes of keys and values of an operation."""
+    values = [getattr(operation, name) for name in operation.__struct_fields__]
+    return sum(len(value) for value in values if isinstance(value, bytes))
 
 
 _LOCKING: Final = (AcquireLock, RenewLock, ReleaseLock)

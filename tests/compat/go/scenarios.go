@@ -30,8 +30,9 @@ var scenarios = map[string]func(*World){
 
 // Played on request only: somebody else is at the other end.
 var halves = map[string]func(*World){
-	"asker":    asker,
-	"answerer": answerer,
+	"asker":        asker,
+	"answerer":     answerer,
+	"failing_over": failingOver,
 }
 
 var background = context.Background()

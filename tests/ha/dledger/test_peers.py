@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from ha.dledger.frames import to_fields
 from ha.dledger.hello import Identity, Step, encode
 from ha.dledger.peers import INTRODUCTION_MS, PING_MS, SILENCE_MS, PeerLink, Peers
-from ha.raft.frames import to_fields
 from ha.raft.types import NOTHING, Append, Heartbeat, Link, MemberId, Message, Point, Run
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.dledger.entry import encode_entries

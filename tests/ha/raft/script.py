@@ -17,6 +17,7 @@ from ha.raft.types import (
     AppendAnswer,
     Appended,
     Applied,
+    ChangeAsked,
     Config,
     Effects,
     Event,
@@ -65,11 +66,17 @@ class Script:
     """See the module docstring. What happens is told in `told`."""
 
     def __init__(
-        self, ids: Iterable[MemberId] = ("n0", "n1", "n2"), settings: Settings | None = None
+        self,
+        ids: Iterable[MemberId] = ("n0", "n1", "n2"),
+        settings: Settings | None = None,
+        others: Iterable[MemberId] = (),
     ) -> None:
+        """`others` are there too, and are no members of the group yet."""
         self.settings = settings or Settings()
-        self.members = {id: ScriptedMember(id) for id in ids}
-        self.config = Config(tuple(self.members))
+        self.config = Config(tuple(ids))
+        self.members = {id: ScriptedMember(id) for id in (*self.config.voters, *others)}
+        self.configs: dict[tuple[int, int], Config] = {}
+        """By (index, term): the configuration that an entry carries."""
         self.now = 0
         self.told: list[str] = []
         self.wires: dict[tuple[MemberId, MemberId], list[tuple[Message, int, list[Entry]]]] = defaultdict(
@@ -107,6 +114,9 @@ class Script:
             end=found.end,
             commit=found.commit,
             doubt=found.doubt,
+            configs=[
+                (entry[0], self.configs[entry[:2]]) for entry in member.log.view if entry[:2] in self.configs
+            ],
         )
         for peer in self.members.values():
             if peer.is_up and peer is not member:
@@ -162,6 +172,8 @@ class Script:
             shown = f" without {skip} bytes" if skip else ""
             self.tell(f"{member.id} places {_range(run.first, run.last)} of term {run.term}{shown}")
             log.place(run, entries, skip)
+        if effects.config is not None:
+            self.tell(f"{member.id} counts by {shown_config(effects.config)}")
         if effects.role is not None:
             member.standing = effects.role
             shown = " may append" if effects.role.may_append else ""
@@ -176,15 +188,17 @@ class Script:
             self.tell(f"{member.id} commits through {effects.commit.index}")
         for token, ok in effects.reads:
             self.tell(f"{member.id} {'serves' if ok else 'refuses'} read {token}")
+        for _token, outcome in effects.changed:
+            self.tell(f"{member.id} ends the change: {outcome.name}")
         for _token, result in effects.done:
             self.tell(f"{member.id} ends the transfer: {result.name}")
         if effects.doubt_over:
             self.tell(f"{member.id} is in doubt no longer")
             log.doubt = None
-        if effects.open_term is not None:
-            self.append(member.id, 1)
+        if (config := effects.open_term or effects.append_config) is not None:
+            self.append(member.id, 1, config)
         for peer, index, size in effects.fetch:
-            prev, read = log.read(index, size)
+            prev, read = log.read(index, size, member.core.log.configs)
             self.step(member.id, Fetched(peer, prev, read, self.now))
         if effects.commit is not None:
             self.step(member.id, Applied(effects.commit))
@@ -200,13 +214,17 @@ class Script:
         """Let a member see what time it is."""
         return self.step(id, Tick(self.now, late, draw))
 
-    def append(self, id: MemberId, count: int) -> None:
-        """Have a leader append one run of so many entries."""
+    def append(self, id: MemberId, count: int, config: Config | None = None) -> None:
+        """Have a leader append one run of so many entries, or the one that carries a configuration."""
         member = self.members[id]
         payloads = range(self._payload, self._payload + count)
         self._payload += count
-        run = member.log.append(member.core.term, [payload % 7 for payload in payloads])
-        self.tell(f"{id} appends {_range(run.first, run.last)} of term {run.term}")
+        run = member.log.append(member.core.term, [payload % 7 for payload in payloads], config)
+        shown = ""
+        if config is not None:
+            self.configs[run.first, run.term] = config
+            shown = f": {shown_config(config)}" if config != member.core.config else ""
+        self.tell(f"{id} appends {_range(run.first, run.last)} of term {run.term}{shown}")
         self.step(id, Appended(run, self.now))
 
     def deliver(self, sender: MemberId, peer: MemberId, count: int = 1 << 30) -> None:
@@ -297,6 +315,11 @@ class Script:
             case "read":
                 self._tokens += 1
                 self.step(rest[0], ReadAsked(self._tokens, self.now))
+            case "change":
+                self._tokens += 1
+                voters, learners = (tuple(each.split(",")) for each in (*rest[1:], "")[:2])
+                wanted = Config(voters, (), learners if learners != ("",) else ())
+                self.step(rest[0], ChangeAsked(self._tokens, wanted, self.now))
             case "leave":
                 self.step(rest[0], Leaving())
             case "crash":
@@ -317,6 +340,12 @@ class Script:
             case _:
                 raise ValueError(f"no story knows the word {word!r}: {line}")
         return self.told
+
+
+def shown_config(config: Config) -> str:
+    """A configuration in few words."""
+    old = f"{'+'.join(config.old)} and " if config.old else ""
+    return old + "+".join(config.voters) + (f", {'+'.join(config.learners)} learn" if config.learners else "")
 
 
 def shown_message(message: Message) -> str:

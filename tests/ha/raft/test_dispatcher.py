@@ -6,8 +6,9 @@ import pytest
 
 from ha.raft.dispatcher import EntryDispatcher, RecentRuns, State
 from ha.raft.log_state import LogState
+from ha.raft.quorum import ConfigHistory
 from ha.raft.terms import TermTable
-from ha.raft.types import NOTHING, AppendAnswer, HeartbeatAnswer, Point, Run, Settings
+from ha.raft.types import NOTHING, AppendAnswer, Config, HeartbeatAnswer, Point, Run, Settings
 from ropewalk.errors import RemoteProtocolError
 
 SETTINGS = Settings()
@@ -15,7 +16,7 @@ END = Point(99, 1, 9900)
 
 
 def log() -> LogState:
-    return LogState(TermTable([(1, 0, 0)]), END, NOTHING)
+    return LogState(TermTable([(1, 0, 0)]), ConfigHistory(Config(("n0", "n1"))), END, NOTHING)
 
 
 def probing() -> EntryDispatcher:

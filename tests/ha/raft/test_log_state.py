@@ -7,12 +7,13 @@ from itertools import permutations
 import pytest
 
 from ha.raft.log_state import LogState
+from ha.raft.quorum import ConfigHistory
 from ha.raft.terms import TermTable
-from ha.raft.types import NOTHING, Point, Run
+from ha.raft.types import NOTHING, Config, Point, Run
 
 
 def log_of(*runs: Run) -> LogState:
-    log = LogState(TermTable(), NOTHING, NOTHING)
+    log = LogState(TermTable(), ConfigHistory(Config(("n0",))), NOTHING, NOTHING)
     for run in runs:
         log.add(run)
     return log

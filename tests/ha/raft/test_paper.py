@@ -341,7 +341,9 @@ def test_a_leader_without_room_to_open_its_term_leaves_the_lead_to_members_that_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     script = Script()
-    monkeypatch.setattr(script, "append", lambda id, count: None)  # as a shell does whose disk is full
+    monkeypatch.setattr(
+        script, "append", lambda id, count, config: None
+    )  # as a shell does whose disk is full
     script.step("n1", Stuck(True))
     script.elect("n0")
     script.step("n0", Stuck(True))

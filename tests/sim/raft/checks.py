@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from ha.raft.types import (
     AppendAnswer,
+    Config,
+    ConfigRow,
     Effects,
     HeartbeatAnswer,
     MemberId,
@@ -36,8 +38,11 @@ class Broken(AssertionError):
 class Checks:
     """The history of one world, as far as promises need it."""
 
-    def __init__(self, voters: int) -> None:
-        self.quorum = voters // 2 + 1
+    def __init__(self, first: Config) -> None:
+        self.quorum = len(first.voters) // 2 + 1
+        """Of the first configuration."""
+        self.configs: dict[tuple[int, int], Config] = {}
+        """By (index, term): the configuration that an entry carries."""
         self.truth: list[Entry] = []
         """What is committed, in the order of the log, for ever."""
         self.terms: list[int] = []
@@ -56,8 +61,28 @@ class Checks:
         role = effects.role
         if role is not None and role.role is Role.LEADER:
             self._leads(member, role.term)
+        if effects.config is not None or effects.cut is not None:
+            self._counts_by(member)
         if effects.commit is not None:
             self._committed(member, effects.commit, members)
+
+    def config_rows(self, log: list[Entry]) -> list[ConfigRow]:
+        """Return the configurations that a log carries."""
+        return sorted(
+            (index, config)
+            for (index, term), config in self.configs.items()
+            if index < len(log) and log[index][1] == term
+        )
+
+    def config_of(self, member: Member) -> Config:
+        """Return the configuration in force in the log of a member, its first one if the log carries none."""
+        rows = self.config_rows(member.log.ordered())
+        return rows[-1][1] if rows else member.first_config
+
+    def _counts_by(self, member: Member) -> None:
+        expected = self.config_of(member)
+        if member.core is not None and member.core.config != expected:
+            raise Broken(f"I6: {member.id} counts by {member.core.config}, its log says {expected}")
 
     def placed(self, member: Member, entries: list[Entry], before: int) -> None:
         """Log matching: an index and a term name one entry, and one entry before it."""
@@ -112,15 +137,18 @@ class Checks:
             raise Broken(
                 f"I7: {member.id} commits {view[point.index]} by counting in term {member.standing_term}"
             )
+        config: Config | None = None
         for index in range(member.committed + 1, point.index + 1):
             entry = view[index]
             if index < len(truth):
                 if truth[index] != entry:
                     raise Broken(f"I5: {member.id} commits {entry}, committed is {truth[index]}")
                 continue
-            copies = sum(other.log.had_on_disk(entry) for other in members.values())
-            if copies < self.quorum:
-                raise Broken(f"I9: {member.id} commits {entry}, which is on {copies} disks")
+            config = config or self.config_of(member)
+            for group in (config.voters, config.old):
+                copies = sum(members[id].log.had_on_disk(entry) for id in group)
+                if group and 2 * copies <= len(group):
+                    raise Broken(f"I9: {member.id} commits {entry}, which is on {copies} disks of {group}")
             truth.append(entry)
             self.terms.append(member.standing_term)
             if not member.is_leader:
@@ -134,7 +162,7 @@ class Checks:
         member.committed = point.index
 
     def at_rest(self, members: dict[MemberId, Member]) -> None:
-        """All members are alive and equal, and nothing that was promised is missing."""
+        """These members are alive and equal, and nothing that was promised is missing."""
         for member in members.values():
             if member.log.view != self.truth:
                 raise Broken(f"I1: the log of {member.id} is not what was committed")

@@ -26,6 +26,8 @@ class Member(abc.ABC):
         self.id = id
         self.world = world
         self.life = 0
+        self.first_config = world.first_config_of(id)
+        """The configuration in its settings, for a log that carries none."""
         self.core: RaftNode | None = None
         self.standing: Standing | None = None
         self.committed = -1

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from ha.raft.types import NOTHING, Ballot, CutDone, Durable, Event, Point, Run, Saved
+from ha.raft.quorum import ConfigHistory
+from ha.raft.types import NOTHING, Ballot, Config, CutDone, Durable, Event, Point, Run, Saved
 
 Entry = tuple[int, int, int, int, int]
 """(index, term, payload, pos, size)"""
@@ -181,8 +182,8 @@ class ModelLog:
             self._waiting += 1
             self._order(placing)
 
-    def append(self, term: int, payloads: list[int]) -> Run:
-        """Append what fits into one segment, and return the run."""
+    def append(self, term: int, payloads: list[int], config: Config | None = None) -> Run:
+        """Append what fits into one segment, and return the run; with a configuration, its one entry."""
         assert self.accepts
         end = self.end
         sizes = [60 + payload * 37 % 900 for payload in payloads]
@@ -198,13 +199,14 @@ class ModelLog:
             pos += size
             count += 1
         self._flush()
-        return Run(end.index + 1, count, term, first, pos - first)
+        return Run(end.index + 1, count, term, first, pos - first, config)
 
-    def read(self, index: int, size: int) -> tuple[Point, Run]:
-        """Read a run from `index` on, as `Effects.fetch` asks."""
+    def read(self, index: int, size: int, configs: ConfigHistory) -> tuple[Point, Run]:
+        """Read a run from `index` on, as `Effects.fetch` asks; the entry of a configuration is a run of its own."""
         begin = self.view[index]
         stop, total = index, 0
-        while stop < len(self.view):
+        end = configs.end_of_run(index, len(self.view) - 1)
+        while stop <= end:
             entry = self.view[stop]
             if entry[1] != begin[1] or entry[3] != begin[3] + total or (total and total + entry[4] > size):
                 break
@@ -213,7 +215,7 @@ class ModelLog:
             total += entry[4]
             stop += 1
         prev = end_of(self.view[index - 1]) if index else NOTHING
-        return prev, Run(index, stop - index, begin[1], begin[3], total)
+        return prev, Run(index, stop - index, begin[1], begin[3], total, configs.carried_by(index))
 
     def _write(self, placing: Placing) -> None:
         end, fresh = self.end, placing.fresh

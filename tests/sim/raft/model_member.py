@@ -45,7 +45,7 @@ class ModelMember(Member):
         self.committed = found.commit.index
         self.core = RaftNode(
             self.id,
-            Config(self.world.ids),
+            self.first_config,
             self.world.settings,
             ballot=found.ballot,
             rows=found.rows,
@@ -53,6 +53,7 @@ class ModelMember(Member):
             commit=found.commit,
             doubt=found.doubt,
             readmitted=self.log.readmitted,
+            configs=self.world.checks.config_rows(self.log.view),
         )
         return True
 
@@ -102,8 +103,8 @@ class ModelMember(Member):
             self.stand(effects.role)
         for peer, message in effects.send:
             world.send(self, peer, message)
-        for peer, index, size in effects.fetch:
-            world.at(world.time + world.chance.uniform(0.2, 3), self.fetch, self.life, peer, index, size)
+        for fetch in effects.fetch:
+            world.at(world.time + world.chance.uniform(0.2, 3), self.fetch, self.life, *fetch)
         if effects.doubt_over:
             log.doubt = None
         if effects.readmitted:
@@ -111,27 +112,31 @@ class ModelMember(Member):
             world.readmissions += 1
         world.checks.after(self, effects, world.members)
         world.outcomes.update(effects.done)
+        for token, result in effects.changed:
+            world.was_changed(self, token, result)
         for token, ok in effects.reads:
             world.read(self, token, ok)
-        if effects.open_term is not None:
-            self.open_term(self.life, core.term)
+        if (config := effects.open_term or effects.append_config) is not None:
+            self.append_config(self.life, core.term, config)
         elif effects.commit is not None and core.term_first > core.applied.index:
             world.at(world.time + 1, self.deliver, self.life, Applied(effects.commit))
 
-    def open_term(self, life: int, term: int) -> None:
-        """Append the record that opens a term, as soon as there is room: the disk may be full, unheard of yet."""
+    def append_config(self, life: int, term: int, config: Config) -> None:
+        """Append a record with a configuration, as soon as there is room: the disk may be full, unheard of yet."""
         core = self.core
         if core is None or life != self.life or not self.is_leader or core.term != term:
             return
         if self.log.accepts:
-            self.append([self.world.payload_number()])
+            self.append([self.world.payload_number()], config)
         else:
-            self.world.at(self.world.time + 5, self.open_term, life, term)
+            self.world.at(self.world.time + 5, self.append_config, life, term, config)
 
-    def append(self, payloads: list[int]) -> None:
+    def append(self, payloads: list[int], config: Config | None = None) -> None:
         assert self.core is not None
         before = self.log.end
-        run = self.log.append(self.core.term, payloads)
+        run = self.log.append(self.core.term, payloads, config)
+        if config is not None:
+            self.world.checks.configs[run.first, run.term] = config
         self.waiting.update(payloads[: run.count])
         self.world.checks.placed(self, self.log.view[run.first :], before.term)
         self.step(Appended(run, self.now()))
@@ -156,5 +161,5 @@ class ModelMember(Member):
         if index >= len(self.log.view) or not self.log.accepts:
             self.world.at(self.world.time + 5, self.fetch, life, peer, index, size)
             return
-        prev, run = self.log.read(index, size)
+        prev, run = self.log.read(index, size, core.log.configs)
         self.deliver(life, Fetched(peer, prev, run, self.now()))

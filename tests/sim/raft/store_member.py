@@ -11,10 +11,10 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from ha.dledger.frames import from_frame
 from ha.dledger.hello import Identity
 from ha.dledger.ledger import LedgerShell
 from ha.dledger.peers import Peers
-from ha.raft.frames import from_frame
 from ha.raft.node import RaftNode
 from ha.raft.types import (
     Append,
@@ -94,7 +94,7 @@ class StoreMember(Member):
         self.committed = entry_log.commit[0]
         self.shell = LedgerShell(
             Identity("sim", "group", self.id, entry_log.incarnation, SEGMENT),
-            dict.fromkeys(self.world.ids, ("sim", 1)),
+            dict.fromkeys(self.first_config.voters, ("sim", 1)),
             entry_log,
             replica,
             self.world.settings,

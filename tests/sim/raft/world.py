@@ -5,8 +5,9 @@
     quiet    one follower after the other stalls or is cut off, and comes back: nobody loses the lead over it
 
 In every fourth life over a model the lead is handed over, too, and in half of these one member is preferred. In another
-fourth leaders read by lease, and in half of the former, too (`lease_faults`). In lives that are asked for
-(`loses_logs`), a member's disk is lost now and then; the others are told one after the other.
+fourth leaders read by lease, and in half of the former, too (`lease_faults`). In the third fourth, and in some of the
+others, members come and go: groups grow, shrink, change one member for another, or all. In lives that are asked for
+(`loses_logs`), a member loses its disk now and then; the others are told one after the other.
 
 Which faults a life has is drawn for each seed. A member is a core over a model of its log (`ModelMember`), or the
 shipped shell and store over a disk that forgets (`StoreMember`).
@@ -24,6 +25,9 @@ from msgspec import structs
 from ha.raft.types import (
     Append,
     AppendAnswer,
+    ChangeAsked,
+    ChangeResult,
+    Config,
     Effects,
     Event,
     Link,
@@ -84,13 +88,21 @@ class World:
         self._floors: dict[int, int] = {}
         """By the token of a read: what was committed when it was asked."""
         self._transfers = 0
+        self.changes = is_model and not loses_logs and (seed % 4 == 2 or seed % 16 in (11, 13, 15))
+        """Whether members come and go."""
         size = self.chance.choices((3, 5, 7, 1), (70, 22, 5, 3))[0]
-        self.ids = tuple(f"n{number}" for number in range(size))
+        spare = min(7 - size, self.chance.choice((1, 2, 2, 4))) if self.changes else 0
+        self.ids = tuple(f"n{number}" for number in range(size + spare))
+        self.first = Config(self.ids[:size])
+        """The configuration with which the group begins; the other members come later."""
+        self.changed: dict[int, ChangeResult] = {}
+        """By the token of a change: its outcome."""
+        self._targets: dict[int, Config] = {}
         if is_model and seed % 8 == 7:
             self.settings = structs.replace(SETTINGS, preferred=(self.ids[0],))
         if is_model and (seed % 4 == 1 or (seed % 16 >= 11 and self.hands_over)):
             self.settings = structs.replace(self.settings, lease_reads=True)
-        self.checks = Checks(size)
+        self.checks = Checks(self.first)
         self.told: deque[tuple[float, MemberId, Event, Effects]] | None = deque(
             maxlen=None if verbose else 200
         )
@@ -250,6 +262,93 @@ class World:
             return
         member.arrived(peer, number, message, payload)
 
+    # -- members come and go ---------------------------------------------------------------------------
+
+    def first_config_of(self, id: MemberId) -> Config:
+        """Return the configuration in the settings of a member: whoever is to come may be named in its own, or not."""
+        if id in self.first.voters or self.chance.random() < 0.5:
+            return self.first
+        return Config((*self.first.voters, id))
+
+    def ask_changes(self) -> None:
+        """Ask whoever leads, and now and then another member, for a change; a moment later again."""
+        chance = self.chance
+        self.at(self.time + chance.random() * 500, self.ask_changes)
+        for member in self.members.values():
+            if member.core is not None and (member.is_leader or chance.random() < 0.03):
+                self.change(member, self._any_target(member.core.config))
+
+    def change(self, member: Member, target: Config) -> int:
+        """Ask a member for a change. Return the token under which `changed` will have the outcome."""
+        token = len(self._targets)
+        self._targets[token] = target
+        member.deliver(member.life, ChangeAsked(token, target, member.now()))
+        return token
+
+    def _any_target(self, before: Config) -> Config:
+        chance = self.chance
+        voters, learners = set(before.voters), set(before.learners)
+        others = [id for id in self.ids if id not in before.members]
+        for id in chance.sample(others, min(len(others), chance.choice((0, 1, 1, 2, 4)))):
+            learners.add(id)
+        for id in before.learners:
+            if chance.random() < 0.6:
+                learners.discard(id)
+                if chance.random() < 0.9:
+                    voters.add(id)
+        leave = chance.choice((0, 0, 1, 1, 2, len(before.voters)))
+        for id in chance.sample(before.voters, min(leave, len(before.voters))):
+            voters.discard(id)
+            if chance.random() < 0.3:
+                learners.add(id)
+        return Config(tuple(sorted(voters)), (), tuple(sorted(learners)))
+
+    def was_changed(self, member: Member, token: int, result: ChangeResult) -> None:
+        """Judge the outcome of a change: what is said to be is committed."""
+        target = self._targets[token]
+        self.changed[token] = result
+        assert member.core is not None
+        configs = member.core.log.configs
+        if result is ChangeResult.SUCCESS and (
+            set(configs.in_force.voters) != set(target.voters)
+            or configs.in_force.old
+            or configs.index >= len(self.checks.truth)
+        ):
+            raise Broken(
+                f"I18: {member.id} says that {target} is the configuration, it is {configs.rows[-1]}"
+            )
+
+    def grow_and_shrink(self) -> None:
+        """Have the group get other members in peace: each change is done within seconds, whoever leads."""
+        for _ in range(self.chance.choice((1, 2, 3))):
+            size = self.chance.randint(1, len(self.ids))
+            voters = tuple(sorted(self.chance.sample(self.ids, size)))
+            leader = self.leader()
+            assert leader is not None and leader.core is not None
+            now = leader.core.config.voters
+            fresh = tuple(id for id in voters if id not in now)
+            self._become(Config(now, (), fresh))
+            self._become(Config(voters))
+            self.calm()
+
+    def _become(self, target: Config) -> None:
+        end = self.time + 6_000
+        while self.time < end:
+            leader = self.leader()
+            if leader is not None and leader.core is not None:
+                if (
+                    leader.core.config == target
+                    and leader.core.log.configs.index <= leader.core.log.commit.index
+                ):
+                    return
+                token, patience = self.change(leader, target), self.time + 500
+                while (
+                    self.time < patience and token not in self.changed
+                ):  # whom a late fault kills says nothing
+                    self.run_until(self.time + 10)
+            self.run_until(self.time + 20)
+        raise Broken(f"I18: the group does not become {target} in peace: {self.describe()}")
+
     # -- clients -----------------------------------------------------------------------------------------
 
     def ask_reads(self) -> None:
@@ -282,7 +381,8 @@ class World:
 
     def read_everywhere(self) -> None:
         """Read at every member, in peace: each is served."""
-        tokens = [self.ask_read(member) for member in self.members.values() for _ in range(3)]
+        members = self._members_of(self.leader()).values()
+        tokens = [self.ask_read(member) for member in members for _ in range(3)]
         self.run_until(self.time + 1500)
         lost = [token for token in tokens if token not in self.reads_served]
         if lost:
@@ -419,8 +519,17 @@ class World:
     def _damage(self, member: Member) -> None:
         """Flip a bit of an entry above the bound, with whole ones behind, while another member has all of it."""
         low, high = member.log.written.index + 1, len(member.log.view) - 1
-        if low < high and any(self._has_all(other) for other in self.members.values() if other is not member):
-            member.log.damage(self.chance.randrange(low, high))
+        if low < high and any(self._has_all(other) for other in self._voters() if other is not member):
+            index = self.chance.randrange(low, high)
+            rows = self.checks.config_rows(member.log.view[:index])
+            if not rows or len(rows[-1][1].voters) > 1:  # a group of one is its own witness
+                member.log.damage(index)
+
+    def _voters(self) -> list[Member]:
+        """Return the members that vote in what is committed, in both groups of a joint configuration."""
+        rows = self.checks.config_rows(self.checks.truth)
+        config = rows[-1][1] if rows else self.first
+        return [self.members[id] for id in config.voters if not config.old or id in config.old]
 
     def _has_all(self, member: Member) -> bool:
         truth, log = self.checks.truth, member.log
@@ -456,18 +565,27 @@ class World:
             if self.time >= end:
                 raise Broken(f"I18: the group does not come to rest in {CALM_MS} ms: {self.describe()}")
             self.run_until(self.time + 50)
-        self.checks.at_rest(self.members)
-        for member in self.members.values():
+        members = self._members_of(self.leader())
+        self.checks.at_rest(members)
+        for member in members.values():
             member.at_rest()
+
+    def _members_of(self, leader: Member | None) -> dict[MemberId, Member]:
+        """Return the members of the group as its leader knows it."""
+        assert leader is not None and leader.core is not None
+        return {id: self.members[id] for id in leader.core.config.members}
 
     def _rests(self) -> bool:
         leader = self.leader()
         if leader is None or leader.core is None:
             return False
-        end = leader.core.log.end
-        return all(
-            member.rests(end) and member.core is not None and member.core.leader == leader.id
-            for member in self.members.values()
+        end, config = leader.core.log.end, leader.core.config
+        return not config.old and all(
+            member.rests(end)
+            and member.core is not None
+            and member.core.leader == leader.id
+            and member.core.config == config
+            for member in self._members_of(leader).values()
         )
 
     def leader(self) -> Member | None:
@@ -484,8 +602,13 @@ class World:
         self.run_until(self.time + DELAY_MS)  # what the storm has delayed may still depose somebody
         self.calm()
         leader = self.leader()
-        assert leader is not None
-        followers = [member for member in self.members.values() if member is not leader]
+        assert leader is not None and leader.core is not None
+        voters = leader.core.config.voters
+        followers = [
+            member
+            for member in self.members.values()
+            if member is not leader and (len(voters) > 2 or member.id not in voters)  # of two both are needed
+        ]
         if not followers:
             return
         before = {member.id: member.standing for member in self.members.values()}
@@ -508,7 +631,9 @@ class World:
 
     def hand_over(self) -> None:
         """Hand the lead to every follower in turn: each takes over at once, and no client is left without an answer."""
-        for target in self.ids:
+        leader = self.leader()
+        assert leader is not None and leader.core is not None
+        for target in leader.core.config.voters:
             leader = self.leader()
             assert leader is not None and leader.core is not None
             term = leader.core.term
@@ -536,21 +661,31 @@ class World:
         self.calm()
 
     def fill_the_leader(self) -> None:
-        """Fill the leader's disk for good: it hands over to a member with room, and takes no message until then."""
+        """Fill the leader's disk for good: it hands over to a member with room, and takes no message until then.
+
+        Unless the others are no majority without it.
+        """
         full = self.leader()
-        assert full is not None
+        assert full is not None and full.core is not None
+        voters = full.core.config.voters
         self._fill(full, True)
         self.run_until(self.time + 4_000)
         now = self.leader()
-        if len(self.ids) > 1 and (now is None or now is full):
+        if len(voters) > 2 and (now is None or now is full):
             raise Broken(f"I18: the disk of {full.id} stays full, and it goes on leading: {self.describe()}")
-        if len(self.ids) == 1 and now is not full:
-            raise Broken(f"I18: the disk of the only member is full, and it left the lead: {self.describe()}")
+        if len(voters) <= 2 and now is not full:
+            raise Broken(
+                f"I18: the disk of {full.id} is full, and it left the lead to nobody: {self.describe()}"
+            )
         self._fill(full, False)
         self.calm()
 
     def until_preferred_leads(self) -> None:
         """Wait until the preferred leader has the lead, and keeps it."""
+        leader = self.leader()
+        assert leader is not None and leader.core is not None
+        if not set(self.settings.preferred) & set(leader.core.config.voters):
+            return
         self.run_until(self.time + 20_000)
         leader = self.leader()
         if leader is None or leader.id not in self.settings.preferred:
@@ -561,7 +696,7 @@ class World:
         """Where every member is."""
         return "; ".join(
             f"{member.id} {member.core.role.value} {member.core.term} end {member.core.log.end.index}"
-            f" commit {member.core.log.commit.index}"
+            f" commit {member.core.log.commit.index} of {'+'.join(member.core.config.voters)}"
             if member.core is not None
             else f"{member.id} down"
             for member in self.members.values()
@@ -582,11 +717,15 @@ def run(
         world.at(0, world.produce)
         if world.hands_over or world.settings.lease_reads:
             world.at(0, world.ask_reads)
+        if world.changes:
+            world.at(0, world.ask_changes)
         world.storm(world.chance.choice((1500, 2500, 5000)))
         world.heal()
-        world._heap = [each for each in world._heap if each[2] != world.produce]
+        world._heap = [each for each in world._heap if each[2] not in (world.produce, world.ask_changes)]
         heapq.heapify(world._heap)
         world.calm()
+        if world.changes and world.chance.random() < 0.6:
+            world.grow_and_shrink()
         if world.settings.preferred:
             world.until_preferred_leads()
         elif world.hands_over:

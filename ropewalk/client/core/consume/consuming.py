@@ -177,7 +177,8 @@ class ConsumerCore:
 
     def queues(self, topic: str) -> Steps[list[TopicQueue]]:
         """Return the queues a topic has now. Raises `Rejected` (17) when it has none because there is no such topic."""
-        route = yield from self.directory.route(topic, fresh=True)
+        self.directory.invalidate(topic)
+        route = yield from self.directory.route(topic)
         return [TopicQueue(topic, queue) for queue in route.read_queues()]
 
     def find_makers(self, topic: str) -> Steps[None]:

@@ -59,7 +59,6 @@ from ropewalk.codes import ResponseCode
 from ropewalk.errors import (
     LocalProtocolError,
     OutcomeUnknown,
-    Rejected,
     RopewalkError,
     TryElsewhere,
     TryLater,
@@ -430,7 +429,6 @@ class ProducerCore:
         repeats = 0
         asked_for_queue = self.directory.fresh_write_route(topic) is None
         pause_s = FIRST_PAUSE_S
-        was_known = self.directory.cached_route(topic) is not None
         while True:
             fixed: Queue | None = queue
             chosen: Queue | None = None
@@ -465,11 +463,6 @@ class ProducerCore:
                 if chosen is not None:
                     self._faults.failed(chosen.broker_name, self._clock())
                 self.directory.invalidate(topic)
-            except Rejected as exc:
-                if exc.code != ResponseCode.TOPIC_NOT_EXIST or not was_known:
-                    raise
-                # Known a moment ago: a name server that begins anew has not heard of its brokers yet.
-                failure = error_for(ResponseCode.SERVICE_NOT_AVAILABLE, exc.remark)
             else:
                 self._faults.answered(chosen.broker_name, (self._clock() - now) * 1000, self._clock())
                 result = self._result(answer, chosen, keys)

@@ -24,7 +24,7 @@ public final class Driver {
     // Played on request only: one makes a store for others to read, two last until they are told to end.
     private static final String FILL_STORE = "fill_store";
     private static final String LASTING = "lasting";
-    private static final String SURVIVING = "surviving";
+    private static final String FAILING_OVER = "failing_over";
     private static final String TRANSACTING = "transacting";
     private static final String TIMING = "timing";
 
@@ -68,7 +68,7 @@ public final class Driver {
         SCENARIOS.put(LASTING, Lasting::group);
         SCENARIOS.put(TRANSACTING, Transacting::produce);
         SCENARIOS.put(TIMING, Timing::produce);
-        SCENARIOS.put(SURVIVING, Surviving::produce);
+        SCENARIOS.put(FAILING_OVER, FailingOver::work);
     }
 
     private Driver() {
@@ -86,7 +86,7 @@ public final class Driver {
             names.remove(LASTING);
             names.remove(TRANSACTING);
             names.remove(TIMING);
-            names.remove(SURVIVING);
+            names.remove(FAILING_OVER);
         }
         for (String name : names) {
             pool.submit(() -> play(name, namesrv, prefix));

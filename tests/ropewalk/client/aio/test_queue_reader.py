@@ -7,10 +7,15 @@ from typing import Any, cast
 from unittest.mock import Mock
 
 import anyio
+import anyio.lowlevel
 import pytest
 
+from ropewalk.client.aio import queue_reader
 from ropewalk.client.aio.queue_reader import LOCK_LASTS_S, QueueReader, ReadingOptions
+from ropewalk.client.core.connection import NoMaster
+from ropewalk.client.core.consume.consuming import Pulled
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
+from ropewalk.client.core.messages import PullStatus
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.machine import clock
 from ropewalk.errors import RopewalkError
@@ -29,6 +34,20 @@ def reader(count: int, reconsume_times: int = 0) -> QueueReader:
     ]
     it.cache.add(messages, count)
     return it
+
+
+class LinksWithoutBroker:
+    """Links to a group that has no master for so many requests, and then answers with a message each time."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+
+    async def drive(self, _steps: object) -> Pulled:
+        if self.failures:
+            self.failures -= 1
+            raise NoMaster("there is none")
+        await anyio.lowlevel.checkpoint()
+        return Pulled(PullStatus.FOUND, [], 1, 0, 1)
 
 
 async def refuse(_message: ReceivedMessage) -> bool:
@@ -138,3 +157,22 @@ def test_a_pull_says_what_is_finished_unless_the_next_holder_of_a_lock_relies_on
 
     run(story)
     assert core.pull.call_args.args[-1] == told
+
+
+def test_a_queue_whose_broker_is_gone_for_a_moment_is_read_on_soon_after(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_reader, "ERROR_PAUSE_S", 3600.0)
+    monkeypatch.setattr(queue_reader, "AWAY_PAUSE_S", 0.001)
+
+    async def story() -> None:
+        links = cast(Any, LinksWithoutBroker(4))
+        it = QueueReader(Mock(), links, SOURCE, 0, ReadingOptions(), lambda *_: None)
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(it.read)
+                while not it.cache.next_offset:  # noqa: ASYNC110
+                    await anyio.sleep(0.001)
+                tasks.cancel_scope.cancel()
+
+    run(story)

@@ -12,7 +12,15 @@ from ropewalk.client.kv.core import Fenced, KvCore, KvLock
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, OutcomeUnknown, Rejected, RopewalkError, TryElsewhere
 from ropewalk.format.kv.commands import Outcome, Status, decode_found, encode_found, encode_outcome
-from ropewalk.format.kv.items import RANGE_KEYS_MAX, Count, Guard, Put, Swapped, decode_operations
+from ropewalk.format.kv.items import (
+    RANGE_KEYS_MAX,
+    Count,
+    Guard,
+    Put,
+    Swapped,
+    decode_operations,
+    decode_values,
+)
 from ropewalk.format.remoting import Command
 from tests.ropewalk.client.scripted import Script
 
@@ -249,3 +257,36 @@ def test_members_that_were_known_are_asked_on_where_no_name_server_knows_any() -
         store.script.hold(store.core.put("k", "w"))
     finally:
         CLUSTER["brokerAddrTable"]["g"] = known
+
+
+def test_what_was_asked_apart_goes_together_and_a_refusal_is_of_those_alone_that_it_is_due_to() -> None:
+    def full_for_large(address: str, request: Command) -> Command:
+        operations = decode_operations(request.body)
+        if any(isinstance(each, Put) and len(each.value) > 10 for each in operations):
+            return outcome(request, Status.FULL)
+        return outcome(request, Status.OK, *(Count(1) for _ in operations))
+
+    store = Store(full_for_large)
+    small = [Put(b"a", b"1"), Put(b"b", b"2")]
+    assert store.script.hold(store.core.write_each(small)) == [Count(1), Count(1)]
+    assert len(store.asked) == 1
+    outcomes = store.script.hold(store.core.write_each([small[0], Put(b"c", b"x" * 11), small[1]]))
+    assert outcomes[::2] == [Count(1), Count(1)] and isinstance(outcomes[1], Rejected)
+    assert len(store.asked) == 1 + 1 + 3
+
+
+def test_a_write_together_of_which_nobody_knows_the_outcome_is_unknown_to_each() -> None:
+    store = Store(lost)
+    with pytest.raises(OutcomeUnknown):
+        store.script.hold(store.core.write_each([Put(b"a", b"1"), Put(b"b", b"2")]))
+
+
+def test_values_too_large_for_one_answer_are_read_one_by_one() -> None:
+    def large(address: str, request: Command) -> Command:
+        keys = decode_values(request.body)
+        if len(keys) > 1:
+            return request.reply(ResponseCode.SUCCESS, body=encode_found(Status.TOO_LARGE))
+        return request.reply(ResponseCode.SUCCESS, body=encode_found(Status.OK, [b"v" + (keys[0] or b"")]))
+
+    store = Store(large)
+    assert store.script.hold(store.core.read_each([b"a", b"b", b"a"])) == [b"va", b"vb", b"va"]

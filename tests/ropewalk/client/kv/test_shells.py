@@ -7,14 +7,17 @@ import os
 import random
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import trio
+import trio.testing
 
-from ropewalk import AsyncKv, Fenced, Kv, OutcomeUnknown, TryLater
+from ropewalk import AsyncKv, Fenced, Kv, LocalProtocolError, OutcomeUnknown, TryLater
 from ropewalk.client.blocking.links import BlockingLinks
 from ropewalk.client.core.steps import Ask, Effect, Pause, Reply
 from ropewalk.codes import RequestCode
+from ropewalk.errors import RopewalkError
 from ropewalk.testing import BrokerProcess
 from tests.support.ports import free_ports
 from tests.support.waiting import until
@@ -52,6 +55,87 @@ async def count_in_tasks(namesrv: str, name: str) -> list[int]:
         pairs = await kv.scan(f"{name}/", f"{name}0")
     assert sorted(int(value) for _key, value in pairs) == list(range(30))
     return taken
+
+
+async def requests_of(namesrv: str, *, batching: bool) -> int:
+    """Return how many requests a hundred and fifty writes and as many reads of tasks are."""
+    asked = 0
+    async with AsyncKv(namesrv, batching=batching) as kv:
+        await kv.put("warm", "1")
+        assert kv._links is not None
+        carry_out = kv._links._carry_out
+
+        async def counting(effect: Effect) -> Reply:
+            nonlocal asked
+            asked += isinstance(effect, Ask)
+            return await carry_out(effect)
+
+        kv._links._carry_out = counting  # type: ignore[method-assign]
+
+        async def use(number: int) -> None:
+            key = f"gathered/{batching}/{number}"
+            await kv.put(key, str(number))
+            assert await kv.get(key) == str(number).encode()
+            assert await kv.compare_and_put(key, str(number), "new")
+            assert await kv.put_if_absent(key, "other") == b"new"
+            assert await kv.sequence(f"{key}/s", 2) == range(2)
+            assert await kv.delete(key) and await kv.get(key, unsafe=True) is None
+
+        async with trio.open_nursery() as nursery:
+            for number in range(30):
+                nursery.start_soon(use, number)
+    return asked
+
+
+def test_what_tasks_ask_in_one_turn_leaves_in_one_request(namesrv: str) -> None:
+    alone, together = (trio.run(partial(requests_of, namesrv, batching=each)) for each in (False, True))
+    assert alone == 210 and together < 70
+
+
+async def fail_together(namesrv: str) -> tuple[list[str], bytes | None]:
+    failures: list[str] = []
+    async with AsyncKv(namesrv) as kv:
+
+        async def wrong() -> None:
+            try:
+                await kv.put("", "no key")
+            except LocalProtocolError as exc:
+                failures.append(str(exc))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wrong)
+            nursery.start_soon(kv.put, "beside", "x")
+        return failures, await kv.get("beside")
+
+
+def test_a_wrong_call_is_refused_alone(namesrv: str) -> None:
+    failures, beside = trio.run(fail_together, namesrv)
+    assert len(failures) == 1 and beside == b"x"
+
+
+async def silence(effect: Effect) -> None:
+    """Answer nothing, for ever."""
+    await trio.sleep_forever()
+
+
+async def close_meanwhile(namesrv: str) -> BaseException | None:
+    failure: BaseException | None = None
+
+    async def ask() -> None:
+        nonlocal failure
+        try:
+            await kv.get("color")
+        except RopewalkError as exc:
+            failure = exc
+
+    async with trio.open_nursery() as nursery, AsyncKv(namesrv) as kv:
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked(0)
+    return failure
+
+
+def test_a_call_that_is_under_way_when_the_client_closes_is_told(namesrv: str) -> None:
+    assert isinstance(trio.run(close_meanwhile, namesrv), RopewalkError)
 
 
 def test_tasks_share_a_client_and_every_write_is_made_once(namesrv: str) -> None:

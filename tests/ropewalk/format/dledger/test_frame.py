@@ -103,7 +103,7 @@ def test_an_incomplete_frame_is_kept_and_said() -> None:
         (4, b"\x0b", "flags 0x1"),
         (4, b"\x03", "flags 0x1"),
         (4, b"\x06", "has no body"),
-        (5, b"\x02", "flags 0x2"),
+        (5, b"\x04", "flags 0x4"),
         (8, bytes(4), "append of 0 entries"),
         (16, b"\xff" * 7 + b"\xfe", "below -1"),
     ],

@@ -19,7 +19,7 @@ from ropewalk.client.core.produce.transacting import TransactionCore
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.core.steps import Ask
 from ropewalk.codes import MessageSysFlag, RequestCode, ResponseCode
-from ropewalk.errors import LocalProtocolError, OutcomeUnknown, Refused, RopewalkError
+from ropewalk.errors import LocalProtocolError, OutcomeUnknown, Refused, Rejected, RopewalkError
 from ropewalk.format.batch import split_batch
 from ropewalk.format.headers import RecallHandle
 from ropewalk.format.properties import P, parse_properties
@@ -300,6 +300,39 @@ def test_a_name_server_that_is_back_in_time_tells_the_way() -> None:
 
     it.script._answer = away  # type: ignore[method-assign]
     assert it.script.hold(it.core.send("T", [Message(b"x")])).status is SendStatus.SEND_OK
+
+
+def test_a_topic_that_a_name_server_began_anew_without_is_sent_to_as_before() -> None:
+    it = stage()
+    it.script.hold(it.core.send("T", [Message(b"x")]))
+    it.script.routes.clear()  # no broker has registered with it yet, not even one that creates topics
+    for _ in range(3):
+        it.script.now += 10
+        it.core.directory.invalidate("T")
+        assert it.script.hold(it.core.send("T", [Message(b"x")])).queue.broker_name in {"a", "b"}
+    assert not it.script.pauses
+
+
+def test_a_known_topic_is_not_created_at_the_brokers_that_were_first_to_register_again() -> None:
+    it = stage(brokers=("a",))
+    it.script.hold(it.core.send("T", [Message(b"x")]))
+    del it.script.routes["T"]
+    it.script.routes["TBW102"] = route_body("b")
+    it.script.now += 31
+    assert it.script.hold(it.core.send("T", [Message(b"x")])).queue.broker_name == "a"
+
+
+def test_a_topic_that_stays_away_from_name_servers_is_gone() -> None:
+    it = stage()
+    it.script.hold(it.core.send("T", [Message(b"x")]))
+    it.script.routes.clear()
+    it.script.now += 31
+    it.script.hold(it.core.send("T", [Message(b"x")]))
+    it.script.now += 61
+    for _ in range(2):
+        with pytest.raises(Rejected, match="topic T does not exist"):
+            it.script.hold(it.core.send("T", [Message(b"x")]))
+    assert not it.script.pauses
 
 
 @pytest.mark.parametrize("name_servers", ["ns:9876", "ns:9876;other:9876;third:9876"])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ha.raft.frames import from_frame, to_fields
+from ha.dledger.frames import from_frame, to_fields
 from ha.raft.types import (
     NOTHING,
     Append,
     AppendAnswer,
+    Config,
     Heartbeat,
     HeartbeatAnswer,
     Message,
@@ -22,7 +23,11 @@ from ha.raft.types import (
     VoteResult,
 )
 from ropewalk.errors import RemoteProtocolError
-from ropewalk.format.dledger.frame import Frame, Frames, Kind, encode_head
+from ropewalk.format.dledger.configuration import Configuration, encode_configuration
+from ropewalk.format.dledger.entry import encode_entries
+from ropewalk.format.dledger.frame import CONFIG, Frame, Frames, Kind, encode_head
+from ropewalk.format.names import TERM_TOPIC
+from ropewalk.format.record import encode_record
 
 SEGMENT = 1000
 MESSAGES: list[Message] = [
@@ -54,6 +59,33 @@ def test_a_message_comes_back_as_it_was(message: Message) -> None:
         body = b"e" * message.run.size
     (frame,) = Frames().feed(encode_head(kind, flags, 0, count, numbers, body) + body)
     assert from_frame(frame, SEGMENT) == message
+
+
+CONFIG_RUN_BODY = encode_configuration(
+    Configuration(7, "n0", ("n0", "n1"), ("n0",), ("n2",), {"n0": "h:1"}, {"n1": bytes(16)})
+)
+
+
+def configuration_entry(index: int, pos: int) -> bytes:
+    record = encode_record(
+        TERM_TOPIC.encode(), 0, 0, index, pos + 48, 0, 0, bytes(8), 0, bytes(8), 0, 0, CONFIG_RUN_BODY, b""
+    )
+    return encode_entries(index, 7, pos, [record])
+
+
+def test_the_run_of_a_configuration_says_which_out_of_its_entry() -> None:
+    entry = configuration_entry(42, 800)
+    config = Config(("n0", "n1"), ("n0",), ("n2",), (("n1", bytes(16)),))
+    message = Append(7, Point(41, 6, 800), Run(42, 1, 7, 800, len(entry), config), 40)
+    kind, flags, count, numbers = to_fields(message)
+    (frame,) = Frames().feed(encode_head(kind, flags, 0, count, numbers, entry) + entry)
+    assert from_frame(frame, 10_000) == message
+
+
+@pytest.mark.parametrize("count, entry", [(2, configuration_entry(42, 800)), (1, b"e" * 200)])
+def test_a_frame_that_has_no_configuration_and_says_so_is_refused(count: int, entry: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        from_frame(Frame(Kind.APPEND, CONFIG, 0, count, (7, 41, 6, 800, 7, 40), entry), 10_000)
 
 
 @pytest.mark.parametrize(

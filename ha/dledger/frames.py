@@ -9,6 +9,7 @@ from __future__ import annotations
 from ha.raft.types import (
     Append,
     AppendAnswer,
+    Config,
     Heartbeat,
     HeartbeatAnswer,
     Message,
@@ -21,8 +22,9 @@ from ha.raft.types import (
     VoteAnswer,
     VoteResult,
 )
-from ropewalk.errors import RemoteProtocolError
-from ropewalk.format.dledger.frame import LEARNER, OK, PRE, ROLLED, TRANSFER, UNABLE, Frame, Kind
+from ropewalk.errors import CorruptRecord, RemoteProtocolError
+from ropewalk.format.dledger.configuration import Configuration, configuration_in
+from ropewalk.format.dledger.frame import CONFIG, LEARNER, OK, PRE, ROLLED, TRANSFER, UNABLE, Frame, Kind
 
 Numbers = tuple[int, int, int, int, int, int]
 
@@ -33,7 +35,7 @@ def to_fields(message: Message) -> tuple[Kind, int, int, Numbers]:
         case Append(term, prev, run, commit):
             if run is None:
                 return Kind.APPEND, 0, 0, (term, prev.index, prev.term, prev.pos, 0, commit)
-            flags = ROLLED if run.pos != prev.pos else 0
+            flags = (ROLLED if run.pos != prev.pos else 0) | (CONFIG if run.config is not None else 0)
             return Kind.APPEND, flags, run.count, (term, prev.index, prev.term, prev.pos, run.term, commit)
         case AppendAnswer(term, ok, prev_index, durable, last, hint_term, counts):
             flags = (OK if ok else 0) | (0 if counts else LEARNER)
@@ -100,4 +102,19 @@ def _run(frame: Frame, prev: Point, segment_size: int) -> Run | None:
     size = len(frame.body)
     if pos // segment_size != (pos + size - 1) // segment_size:
         raise RemoteProtocolError(f"a run of {size} bytes at {pos} crosses the border of two segments")
-    return Run(prev.index + 1, frame.count, frame.numbers[4], pos, size)
+    config = _config(frame) if frame.flags & CONFIG else None
+    return Run(prev.index + 1, frame.count, frame.numbers[4], pos, size, config)
+
+
+def _config(frame: Frame) -> Config:
+    if frame.count != 1:
+        raise RemoteProtocolError(f"the entry of a configuration came with {frame.count - 1} others")
+    try:
+        return config_of(configuration_in(frame.body))
+    except CorruptRecord as exc:
+        raise RemoteProtocolError(f"an entry that has to hold a configuration holds none: {exc}") from exc
+
+
+def config_of(found: Configuration) -> Config:
+    """Return the core's view of a configuration in the log: the members, without their addresses."""
+    return Config(found.voters, found.old, found.learners, tuple(sorted(found.incarnations.items())))

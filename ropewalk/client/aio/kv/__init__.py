@@ -1,0 +1,1 @@
+"""The key-value client inside an event loop, and its batches."""

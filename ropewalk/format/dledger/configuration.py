@@ -1,0 +1,60 @@
+"""The configuration of a group as a record of its log: who votes, who learns, and where each is reached.
+
+A record of topic `rmq_sys_ROPEWALK_TERM` has this body in JSON. It opens a term, or changes the configuration:
+
+    {"term": 7, "leader": "n0", "voters": ["n0", "n1", "n2"], "old": ["n0", "n1"], "learners": ["n3"],
+     "addresses": {"n0": "10.0.0.1:40911", ...}, "incarnations": {"n0": "<base64 of 16 bytes>", ...}}
+
+`old` are the voters before, while the configuration is joint. What is empty may be left out: before members could
+change there were `term`, `leader` and `voters` only.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ropewalk.errors import CorruptRecord
+from ropewalk.format.dledger.entry import HEAD_SIZE
+from ropewalk.format.record import decode_record
+
+__all__ = ["Configuration", "configuration_in", "decode_configuration", "encode_configuration"]
+
+
+class Configuration(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The body of a record that opens a term or changes the configuration."""
+
+    term: int
+    leader: str = ""
+    """The member that wrote the record."""
+    voters: tuple[str, ...] = ()
+    old: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()
+    addresses: dict[str, str] = {}
+    """`host:port` of each member, as far as it was known."""
+    incarnations: dict[str, bytes] = {}
+
+    def says_the_same(self, other: Configuration) -> bool:
+        """Return whether the two differ in their terms and leaders at most."""
+        fields = (self.voters, self.old, self.learners, self.addresses, self.incarnations)
+        return fields == (other.voters, other.old, other.learners, other.addresses, other.incarnations)
+
+
+def encode_configuration(configuration: Configuration) -> bytes:
+    """Return the body of the record."""
+    return msgspec.json.encode(configuration)
+
+
+def decode_configuration(body: bytes) -> Configuration:
+    """Return the configuration in a record's body. Raises `CorruptRecord` for a body that holds none."""
+    try:
+        found = msgspec.json.decode(body, type=Configuration)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise CorruptRecord(f"no configuration of a group: {exc}") from exc
+    if not found.voters:
+        raise CorruptRecord(f"a configuration of term {found.term} without voters")
+    return found
+
+
+def configuration_in(entry: bytes | memoryview) -> Configuration:
+    """Return the configuration in an entry. Raises `CorruptRecord` for an entry that holds none."""
+    return decode_configuration(decode_record(bytes(entry[HEAD_SIZE:])).body)

@@ -1,0 +1,172 @@
+"""Snapshots of a region: the log is shortened behind them, a start begins with them, and damage of one is told."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from broker.kv import snapshots
+from broker.kv.snapshots import Limits
+from ropewalk.format.kv.commands import Status
+from ropewalk.format.kv.items import AcquireLock, NextSequence, Put
+from store import region_store
+from store.io.disk import PagedFile
+from store.log.commitlog import StoreDamaged
+from tests.broker.harness import without_fsync
+from tests.broker.kv.members import KvGroup, Session, get, region
+from tests.support.ledger_brokers import Member
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snapshots each few entries, of a log in small files."""
+    without_fsync(monkeypatch)
+    monkeypatch.setattr(snapshots, "LIMITS", Limits(entries=20, keys_a_turn=10, again_ms=1000))
+    monkeypatch.setattr(region_store, "SEGMENT_SIZE", 8 << 10)
+
+
+def write(group: KvGroup, session: Session, count: int) -> None:
+    """Write values of a few hundred keys, and let all members apply and tidy."""
+    leader = group.region_leader()
+    for number in range(count):
+        seq = session.seq
+        outcome = session.write(leader, Put(b"%03d" % (seq * 7 % 300), b"%d" % seq * 60))
+        assert outcome.status is Status.OK, number
+    session.write(leader, NextSequence(b"s", 1))
+    session.write(leader, AcquireLock(b"lock", b"me", 60_000))
+    group.all_applied()
+
+
+def shorten(group: KvGroup, session: Session) -> None:
+    """Write until every member has two snapshots, and no log from before them."""
+    for _ in range(20):
+        write(group, session, 30)
+        if all(has_two(member) for member in group.members.values()):
+            return
+    raise AssertionError("no log was shortened")
+
+
+def has_two(member: Member) -> bool:
+    status = region(member).status()
+    return len(region(member).snapshots.points) == 2 and int(str(status["logBegin"])) > 0
+
+
+def directory(group: KvGroup, index: int) -> Path:
+    return group.root / f"n{index}" / "kv" / "0" / "snapshots"
+
+
+def whole(group: KvGroup, index: int) -> list[Path]:
+    return sorted(each for each in directory(group, index).iterdir() if not each.suffix)
+
+
+def test_the_log_is_shortened_behind_snapshots_and_a_start_begins_with_the_newest(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        session = Session(group.region_leader())
+        shorten(group, session)
+        for index in list(group.members):
+            assert len(whole(group, index)) == 2
+            newest = region(group.members[index]).snapshots.points[-1]
+            group.stop(index)
+            group.start(index)
+            again = region(group.members[index])
+            assert again.snapshots.points == [newest]
+            assert again.replay_bytes < again.log_bytes < again.ledger.core.log.end.pos
+            group.region_leader()
+            group.all_applied()
+        leader = group.region_leader()
+        assert get(leader, b"000") == [b"0" * 60]
+        shorten(group, session)
+
+
+def test_a_retry_across_a_restart_from_a_snapshot_is_applied_once(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        session = Session(group.region_leader())
+        leader = group.region_leader()
+        first = session.write(leader, NextSequence(b"n", 1))
+        session.seq += 1
+        shorten(group, Session(leader))
+        for index in list(group.members):
+            group.stop(index)
+        for index in range(3):
+            group.start(index)
+        assert session.write(group.region_leader(), NextSequence(b"n", 1), seq=1) == first
+
+
+def test_a_damaged_snapshot_has_the_older_one_taken_and_says_so(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        shorten(group, Session(group.region_leader()))
+        group.stop(0)
+        older, newest = whole(group, 0)
+        data = bytearray(newest.read_bytes())
+        data[len(data) // 2] ^= 1
+        newest.write_bytes(data)
+        group.start(0)
+        found = region(group.members[0]).snapshots
+        assert [point[0] for point in found.points] == [int(older.name)]
+        assert len(found.findings) == 1 and newest.name in found.findings[0]
+        group.region_leader()
+        group.all_applied()
+
+
+def test_a_start_refuses_where_no_snapshot_is_whole_and_the_log_was_shortened(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        shorten(group, Session(group.region_leader()))
+        group.stop(0)
+        for path in whole(group, 0):
+            path.write_bytes(path.read_bytes()[:-1])
+        with pytest.raises(StoreDamaged, match="no whole snapshot"):
+            group.start(0)
+
+
+def test_a_log_that_ends_in_front_of_its_snapshot_is_refused(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        shorten(group, Session(group.region_leader()))
+        group.stop(0)
+        data = group.root / "n0" / "kv" / "0" / "data"
+        newest = whole(group, 0)[-1]
+        segments = sorted(data.iterdir())
+        for path in segments[1:]:
+            path.unlink()
+        (data.parent / "notes" / "commit").unlink()
+        with pytest.raises(StoreDamaged, match=f"state behind entry {int(newest.name)}"):
+            group.start(0)
+
+
+def test_a_full_disk_costs_the_snapshot_and_not_the_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = [True]
+    plain = PagedFile.write_at
+
+    def write_at(self: PagedFile, position: int, data: bytes) -> None:
+        if full[0] and "snapshots" in self.path.parts and position > 300:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        plain(self, position, data)
+
+    monkeypatch.setattr(PagedFile, "write_at", write_at)
+    with KvGroup(tmp_path) as group:
+        session = Session(group.region_leader())
+        write(group, session, 60)
+        assert all("No space left" in region(each).snapshots.failure for each in group.members.values())
+        for index in group.members:
+            assert (
+                region(group.members[index]).log_bytes == region(group.members[index]).ledger.core.log.end.pos
+            )
+        group.until(lambda: not list(directory(group, 0).iterdir()), "nothing is left of it")
+        full[0] = False
+        shorten(group, session)
+        assert all(not region(each).snapshots.failure for each in group.members.values())
+
+
+def test_a_snapshot_that_a_kill_cut_short_is_removed_by_the_next_start(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        write(group, Session(group.region_leader()), 10)
+        group.stop(1)
+        left = directory(group, 1) / f"{7:020d}.tmp"
+        left.parent.mkdir(exist_ok=True)
+        left.write_bytes(b"x")
+        group.start(1)
+        assert not left.exists()
