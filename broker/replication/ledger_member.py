@@ -36,6 +36,7 @@ from broker.kv.region import KvRegion
 from broker.remoting.shell import Connection, Shell
 from broker.replication.group_member import LogCut, ReadyWords, Turns
 from broker.replication.ledger_state import LedgerState
+from broker.replication.pull_commits import KEEP_MS, PullCommits
 from broker.settings.dledger import peers_of
 from broker.state.ha_status import HaStatus
 from broker.state.json_file import StoreConfigDamaged
@@ -62,6 +63,8 @@ _FRAME_SIZE: Final = 4
 """Bytes in front of a frame that tell its size."""
 _HAND_OVER_S: Final = 2.0
 """How long a stop waits for a handover, whose own time is one election timeout."""
+_COMMIT_BATCH: Final = -1
+"""The code of a request from a follower itself, which no client can send: offsets that pulls have committed there."""
 _NO_LEADER: Final = "no leader of the group has answered for two seconds: ask again"
 _LATE: Final = (
     ResponseCode.SYSTEM_ERROR,
@@ -123,6 +126,7 @@ class LedgerMember:
             deque()
         )
         """Answers that wait until records of offsets are shown: the log offset behind them first."""
+        self._pull_commits = PullCommits()
         context.acks.late = _LATE
 
     @property
@@ -232,6 +236,7 @@ class LedgerMember:
         self._leads, self._refused = True, None
         log.info("this broker leads", term=standing.term, member=self.me)
         self.state.lead()
+        self.state.commit_batch(self._pull_commits.take_all())
         context.topics.set_state_version(standing.term, now)
         context.groups.set_state_version(standing.term, now)
         context.delays.load(context.delays.offsets())
@@ -250,6 +255,9 @@ class LedgerMember:
             "be kept",
         )
         self._take_back_deliveries()
+        self._pull_commits.keep(
+            self.state.unlogged_commits(context.now_ms() - KEEP_MS), context.monotonic_ms()
+        )
         self.state.follow()
         for _end, refuse, _answer, send in self._unlogged:
             send(refuse(f"{self.me} does not lead any more; it is unknown whether the offset is kept"))
@@ -301,6 +309,8 @@ class LedgerMember:
 
     def end_turn(self) -> None:
         self._log_changes()
+        if not self._leads:
+            self._forward_commits()
         self.ledger.end_turn()
         if self.region is not None:
             self.region.end_turn()
@@ -413,9 +423,44 @@ class LedgerMember:
                 )
             )
 
+    def commit_of_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Take the offset that a pull commits here. Raises ValueError as `OffsetTable.commit` does."""
+        context = self._context
+        if self._leads:
+            context.offsets.commit(group, topic, queue_id, offset)
+        else:
+            self._pull_commits.note(group, topic, queue_id, offset, context.monotonic_ms())
+
+    def _forward_commits(self) -> None:
+        """Forward the offsets that pulls have committed here, when they are due."""
+        batch = None
+        if self.ledger.standing.leader is not None:
+            batch = self._pull_commits.next_batch(self._context.monotonic_ms())
+        if batch is not None:
+            request = Command(_COMMIT_BATCH, body=msgspec.json.encode(batch))
+
+            def done(answer: bytes | None) -> None:
+                is_done = answer is not None and decode_frame(answer[_FRAME_SIZE:]).code == 0
+                self._pull_commits.answered(is_done)
+
+            if not self.ledger.forward(encode_frame(request), done):
+                self._pull_commits.answered(False)
+
+    def _commit_batch(self, request: Command, send: Callable[[bytes], None]) -> None:
+        """Store what pulls have committed at a follower, and answer when a quorum has it."""
+        self.state.commit_batch(msgspec.json.decode(request.body))
+        self.logged(
+            lambda why: request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, why),
+            request.reply(ResponseCode.SUCCESS),
+            lambda answer: send(encode_frame(answer)),
+        )
+
     def _forwarded(self, data: bytes, send: Callable[[bytes], None]) -> None:
         """Handle a request that a follower was asked."""
         request = decode_frame(data[_FRAME_SIZE:])
+        if self._leads and request.code == _COMMIT_BATCH:
+            self._commit_batch(request, send)
+            return
         if self._leads:
             answer = self.handle_forwarded(request, lambda later: send(encode_frame(later)))
         else:
