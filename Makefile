@@ -42,20 +42,23 @@ clean:
 
 # Each missing piece is named together with the package that brings it, because the error that
 # Python gives for a missing ensurepip sends people looking in the wrong place.
-$(BROKER_INSTALLED): pyproject.toml
+$(BIN)/python:
 	@command -v git >/dev/null || { echo "git is missing: apt install git" >&2; exit 1; }
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: apt install python3 python3-venv" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "$$($(PYTHON) --version) is too old: Ropewalk needs 3.11; try make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
 		|| { echo "python's venv is missing: apt install python3-venv" >&2; exit 1; }
-	@test -x $(BIN)/python || { echo "making $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
+	@echo "making $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+
+$(BROKER_INSTALLED): pyproject.toml | $(BIN)/python
 	@echo "installing ropewalk into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
-# The same install with more beside it, so that a broker which runs from this .venv goes on undisturbed.
-$(TOOLS_INSTALLED): $(BROKER_INSTALLED)
-	@echo "installing the linters, the test tools, Spark and a Java into $(VENV) ..."
+# The same install with more beside it, at once; a broker that runs from this .venv goes on undisturbed.
+$(TOOLS_INSTALLED): pyproject.toml | $(BIN)/python
+	@echo "installing ropewalk, the linters, the test tools, Spark and a Java into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,spark]'
-	@touch $@
+	@touch $(BROKER_INSTALLED) $@

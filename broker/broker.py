@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from broker.admin.base import AdminContext
 from broker.admin.registry import Admin
 from broker.adoption import TopicAdoption
+from broker.config_files import ConfigFiles
 from broker.consume.bulk_pull import BulkPull
 from broker.consume.filters import FilterRules, FilterTable
 from broker.consume.pull import PullProcessor
@@ -56,7 +56,6 @@ from broker.rules import (
 )
 from broker.settings.config import BrokerConfig
 from broker.sinks.service import SinkService
-from broker.state import json_file
 from broker.state.clients import ClientRegistry
 from broker.state.groups import GroupTable
 from broker.state.offsets import OffsetTable
@@ -64,6 +63,7 @@ from broker.state.statistics import Statistics
 from broker.state.topics import TopicRules, TopicTable
 from broker.timers.delay_progress import DelayProgress
 from broker.timers.delay_service import DelayService
+from broker.timers.deliveries import Deliveries
 from broker.timers.placement import Placement
 from broker.timers.timer_service import TimerService
 from broker.transactions.end import EndTransaction
@@ -75,7 +75,6 @@ from ha.dledger.storage import LogStorage, ReplicaStore
 from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.routes import BrokerData, QueueData, TopicRoute
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.format import fastjson
 from ropewalk.format.record import encode_host
 from store.io.disk import Disk
 from store.io.workers import Worker
@@ -187,19 +186,25 @@ class Broker:
         self.bulk_reader = BulkReader(
             self.store.log, self.store.completions, warm_window=config.warm_window_bytes
         )
-        self.group = self._make_group()
-        self.group.on_role = self._role_changed
-        self.metrics = Metrics(context, self.count_metrics)
-        self._delays_behind = self._timers_behind = False
-        self._stalled_until_ms, self._stall = 0, ""
-        self._delays_noted = -1
-        self._delay_progress = DelayProgress(
+        progress = DelayProgress(
             root,
             disk,
             boot,
             lambda: Worker("ropewalk-delay", self.store.completions),
             has_page=not self.store.may_be_cut,
         )
+        self.deliveries = Deliveries(
+            self.delays,
+            self.timers,
+            progress,
+            self.store,
+            is_refused=lambda: self._refusal() is not None,
+            wake=wake,
+        )
+        self.group = self._make_group()
+        self.group.on_role = self._role_changed
+        self.metrics = Metrics(context, self.count_metrics)
+        self._stalled_until_ms, self._stall = 0, ""
         self.on_topics_changed: Callable[[], None] = lambda: None
         self.on_settings_changed: Callable[[dict[str, str]], None] = lambda changes: None
         self.transactions = transactions = TransactionService(
@@ -222,6 +227,9 @@ class Broker:
             transactions=transactions,
             recall_handle=self._placement.recall_handle,
             slot_of=self._placement.slot_of,
+        )
+        self._files = ConfigFiles(
+            context, self.filters, self.deliveries, transactions, lambda: self.group.has_replicas
         )
         self.sinks = sinks = SinkService(
             context, sends, is_slave=lambda: not self.group.is_leader, refusal=self._refusal, wake=wake
@@ -312,7 +320,7 @@ class Broker:
             context,
             reconfigure=self.reconfigure,
             settings_changed=self._settings_changed,
-            delay_offsets=self._delay_offsets,
+            delay_offsets=self.deliveries.table,
         )
         self.admin = Admin(admin, self.group, self.sinks)
         self.admin.register(self.handlers)
@@ -352,11 +360,11 @@ class Broker:
                 context,
                 self._wake,
                 self._ledger_storage,
-                self._take_back_deliveries,
-                self._follow_delays,
+                self.deliveries.take_back,
+                self.deliveries.follow,
             )
         run = f"{context.rng.getrandbits(64):016x}"
-        return MasterSlaveMember(context, run, follow_delays=self._follow_delays)
+        return MasterSlaveMember(context, run, follow_delays=self.deliveries.follow)
 
     def _ledger_storage(self) -> tuple[LogStorage, ReplicaStore]:
         log, replica = self.store.entry_log, self.store.replica
@@ -393,29 +401,9 @@ class Broker:
             log.warning("recovery", finding=finding)
         if recovered.records:
             log.info("read the end of the log again", records=recovered.records, ends_at=recovered.end)
-        directory = self.config.store_path_root_dir / "config"
         now = self.context.now_ms()
-        self._load_delays(directory / "delayOffset.json")
-        for name, load in (
-            ("topics.json", self.topics.load),
-            ("subscriptionGroup.json", self.groups.load),
-            ("consumerOffset.json", self.offsets.load),
-            ("messageRequestMode.json", self.request_modes.load),
-            ("timermetrics", self.timers.metrics.load),
-            ("consumerFilter.json", lambda value: self.filters.load(value, now)),
-        ):
-            value, findings = json_file.load(directory / name)
-            findings = list(findings)
-            if value is not None:
-                findings += load(value)
-            for finding in findings:
-                log.warning("config file", file=name, finding=finding)
-        times, findings = json_file.load(self.config.store_path_root_dir / "ropewalk" / "offsetTimes.json")
-        for finding in findings:
-            log.warning("config file", file="offsetTimes.json", finding=finding)
-        self.offsets.load_times(times or {})
+        self._files.load(now)
         self.timers.open()
-        self._load_transaction_counts(directory / "transactionMetrics")
         self.topics.create_system_topics(now)
         self.groups.create_built_in(now)
         self._adoption.adopt_orphans(now)
@@ -432,51 +420,9 @@ class Broker:
             self._adoption.adopt_orphans(self.context.now_ms())
             self.topics_changed()
 
-    def _load_delays(self, path: Path) -> None:
-        value, findings = json_file.load(path)
-        offsets, odd = self._delay_progress.load(value, self.store.log.end_offset)
-        for finding in [*findings, *odd]:
-            log.warning("config file", file=path.name, finding=finding)
-        self.delays.load(offsets)
-
-    def _load_transaction_counts(self, path: Path) -> None:
-        try:
-            value, findings = json_file.load(path)
-        except json_file.StoreConfigDamaged as exc:
-            value, findings = None, [str(exc)]  # all of it is counted anew from the log
-        for finding in findings:
-            log.warning("config file", file=path.name, finding=finding)
-        self.transactions.counts.load(value or {})
-
     def dumps(self) -> dict[Path, tuple[int, Callable[[], bytes]]]:
-        """The config files: path -> (a number that changes with the content, how to make the text)."""
-        directory = self.config.store_path_root_dir / "config"
-        tables: dict[Path, tuple[int, Callable[[], bytes]]] = {
-            directory / "topics.json": (self.topics.generation, self.topics.dump),
-            directory / "subscriptionGroup.json": (self.groups.generation, self.groups.dump),
-            directory / "messageRequestMode.json": (self.request_modes.generation, self.request_modes.dump),
-            directory / "consumerOffset.json": (
-                self.offsets.changed,
-                lambda: self.offsets.dump(self.context.now_ms()),
-            ),
-            directory / "delayOffset.json": (
-                self._delay_progress.generation,
-                lambda: self._delay_progress.dump(self.context.now_ms()),
-            ),
-        }
-        if self.timers.metrics.generation:
-            tables[directory / "timermetrics"] = (
-                self.timers.metrics.generation,
-                lambda: self.timers.metrics.dump(self.context.now_ms()),
-            )
-        if self.transactions.changed:
-            tables[directory / "transactionMetrics"] = self.transactions.changed, self.transactions.dump
-        if self.filters.generation:
-            tables[directory / "consumerFilter.json"] = self.filters.generation, self.filters.dump
-        if self.group.has_replicas:
-            times = self.config.store_path_root_dir / "ropewalk" / "offsetTimes.json"
-            tables[times] = self.offsets.changed, self.offsets.dump_times
-        return tables
+        """Return the config files: path -> (a number that changes with the content, how to make the text)."""
+        return self._files.dumps()
 
     def close(self) -> None:
         """Flush and close the store. Blocks; sessions must be gone or refused by then."""
@@ -485,16 +431,9 @@ class Broker:
         self.reader.stop()
         self.bulk_reader.stop()
         self.store.run_completions()
-        self._note_delays()
-        self._delay_progress.stop()
-        self.timers.stop()
+        self.deliveries.stop()
         self.store.close()
-        # Only now is all that was delivered flushed, and the files may say so.
-        if self.transactions.stop():
-            offsets = self.offsets.dump(self.context.now_ms())
-            json_file.save(self.config.store_path_root_dir / "config" / "consumerOffset.json", offsets)
-        data = self._delay_progress.final(self.context.now_ms())
-        json_file.save(self.config.store_path_root_dir / "config" / "delayOffset.json", data)
+        self._files.save_last()
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Take another configuration over, as far as it may change while the broker runs."""
@@ -531,25 +470,6 @@ class Broker:
         queues = QueueData(name, config.read_queues, config.write_queues, config.perm)
         address = ":".join(map(str, self.address))
         found(TopicRoute({name: BrokerData(name, self.config.broker_cluster_name, {0: address})}, (queues,)))
-
-    def _follow_delays(self, offsets: dict[int, int]) -> None:
-        """A slave keeps how far its master has delivered."""
-        self.delays.follow(offsets)
-        self._delay_progress.note(offsets, self.store.log.end_offset)
-
-    def _take_back_deliveries(self) -> None:
-        """Count as delivered what was committed: another leader delivers the rest, or this one again."""
-        self.delays.follow(self._delay_progress.take_back())
-        self.timers.take_back()
-
-    def _delay_offsets(self) -> dict[str, Any]:
-        """How far each delay level has been delivered, as code 45 carries it to slaves."""
-        return {
-            "dataVersion": self._delay_progress.data_version.to_json(),
-            "offsetTable": fastjson.IntKeys(
-                self._delay_progress.durable if self.store.may_be_cut else self.delays.offsets()
-            ),
-        }
 
     # -- sessions ------------------------------------------------------------------------------------
 
@@ -684,23 +604,7 @@ class Broker:
         self.store.run_completions()
         self.transactions.wakened()
         self.sinks.wakened()
-        if self._delays_behind or self._timers_behind:
-            self._deliver()
-        self._note_delays()
-
-    def _deliver(self) -> None:
-        """Put back the delayed messages that are due; what is too much for one turn is left to the next."""
-        refused = self._refusal() is not None
-        self._delays_behind = not refused and self.delays.run()
-        self._timers_behind = (not refused or self.store.follows) and self.timers.run()
-        if self._delays_behind or self._timers_behind:
-            self._wake()
-        self._note_delays()
-
-    def _note_delays(self) -> None:
-        if self._delays_noted != self.delays.changed:
-            self._delays_noted = self.delays.changed
-            self._delay_progress.note(self.delays.offsets(), self.store.log.end_offset)
+        self.deliveries.on_wakeup()
 
     def end_turn(self) -> None:
         store = self.store
@@ -753,11 +657,10 @@ class Broker:
             log.warning("store", finding=finding)
         while self.reader.findings:
             log.warning("store", finding=self.reader.findings.pop(0))
-        self._deliver()
+        self.deliveries.run()
         self.transactions.tick()
         self.sinks.tick()
-        self._delay_progress.flushed(self.store.flushed_offset)
-        self.timers.tick()
+        self.deliveries.tick()
         self.held_pulls.expire(now)
         self.acks.expire(now, self._flushed(), self.group.confirmed)
         self.requests.tell_members()

@@ -378,6 +378,10 @@ class RequestCode:
     """Have the leader of a DLedger group hand over to another member."""
     ROPEWALK_LEDGER_READMIT: Final = 30042
     """Have a member of a DLedger group let another one in that lost its log."""
+    ROPEWALK_LEDGER_CHANGE: Final = 30043
+    """Change the members of a DLedger group: take in one that learns, have a learner vote, remove one."""
+    ROPEWALK_LEDGER_FORCE: Final = 30044
+    """Have one member of a DLedger group that lost its majority go on alone."""
     ROPEWALK_KV_SESSION: Final = 30100
     """Open a session of the key-value store, in which a write that is sent again is applied once."""
     ROPEWALK_KV_GET: Final = 30101

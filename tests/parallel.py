@@ -4,7 +4,8 @@ pytest-xdist starts the workers and carries the reports; this decides who runs w
 
 - The tests of a file stay together and in order, as module fixtures want it.
 - Files that share something costly, a session of Spark or servers of Java, stay together altogether.
-- What needs the machine to itself comes first, on one worker, while the others wait.
+- What needs the machine to itself comes first, on one worker, while the others wait; all but the one behind them,
+  to which nobody has to give way.
 - Then the longest come first, so that no worker is left with a long file when the others have ended, and what is
   promised to a worker beyond the one that it has is short.
 - Three more workers, where there are so many (`-n 5`), use what the two leave of the processors. One stands behind all
@@ -56,9 +57,18 @@ TOGETHER: dict[str, tuple[str, ...]] = {
     "compat": (
         "tests/compat/test_everyday.py",
         "tests/compat/test_java_client.py",
+        "tests/compat/test_mqadmin.py",
+        "tests/compat/test_python_answers.py",
+        "tests/compat/test_queries.py",
         "tests/compat/test_sql_filters.py",
+        "tests/compat/test_traces.py",
     ),
-    "originals": ("tests/compat/test_spark_", "tests/compat/test_mqadmin_beside.py"),
+    "originals": (
+        "tests/compat/test_mqadmin_beside.py",
+        "tests/compat/test_python_admin.py",
+        "tests/compat/test_python_client.py",
+        "tests/compat/test_spark_",
+    ),
 }
 """Scope -> what belongs to it, because it shares a session of Spark, JVMs or a RocketMQ; the first that fits counts."""
 
@@ -95,56 +105,53 @@ WAITING: tuple[str, ...] = (
 
 LONG_S: dict[str, int] = {
     "spark": 120,
+    "tests/compat/test_replication.py": 85,
     "tests/ha/test_handover.py": 80,
+    "compat": 75,
+    "tests/compat/test_transactions.py": 75,
     "tests/tools/drill/test_run.py": 75,
-    "tests/compat/test_replication.py": 70,
     "tests/crash/test_dledger.py": 60,
-    "tests/spark/sink/test_kills.py": 60,
-    "tests/compat/test_transactions.py": 50,
+    "tests/compat/test_swaps.py": 58,
+    "originals": 55,
     "tests/ha/test_pair.py": 50,
     "tests/ha/test_transactions.py": 50,
-    "compat": 45,
+    "tests/spark/sink/test_kills.py": 48,
+    "tests/compat/test_swap_deferred.py": 47,
     "tests/crash/test_kill.py": 45,
     "tests/tools/admin/test_cli.py": 45,
-    "tests/compat/test_swaps.py": 40,
     "tests/test_readme.py": 40,
     "tests/spark/jobs/audit/test_audit.py": 35,
+    "tests/spark/jobs/export/test_kills.py": 35,
     "tests/spark/jobs/test_cluster.py": 35,
     "tests/spark/store/test_read.py": 35,
     "tests/test_readme_group.py": 35,
+    "tests/compat/test_ledger_stores.py": 34,
     "tests/broker/test_process.py": 32,
-    "tests/compat/test_ledger_stores.py": 30,
-    "tests/sim/test_group.py": 30,
     "tests/spark/sink/test_exact_faults.py": 30,
-    "tests/crash/test_delay.py": 26,
-    "originals": 25,
+    "tests/crash/test_delay.py": 29,
+    "tests/test_docs.py": 28,
     "tests/compat/test_deferred_failover.py": 25,
-    "tests/compat/test_mqadmin.py": 25,
-    "tests/compat/test_swap_deferred.py": 25,
-    "tests/sim/test_planted_in_group.py": 25,
-    "tests/spark/jobs/export/test_kills.py": 25,
     "tests/tools/drill/test_live.py": 25,
     "tests/bugs/test_planted.py": 22,
     "tests/compat/test_timer_clients.py": 20,
-    "tests/test_docs.py": 20,
+    "tests/crash/test_ledger_reads.py": 20,
+    "tests/sim/ledger/test_ledger_groups.py": 20,
+    "tests/broker/test_fast_path_off.py": 19,
     "tests/ropewalk/client/aio/test_storm.py": 18,
     "tests/ropewalk/client/aio/test_push_consumer.py": 17,
     "tests/ropewalk/client/test_restart.py": 17,
+    "tests/crash/test_dledger_members.py": 20,
+    "tests/crash/test_dledger_timers.py": 16,
     "tests/broker/replication/test_block_repair.py": 15,
     "tests/compat/test_ledger_clients.py": 30,
     "tests/compat/test_go_client.py": 15,
-    "tests/sim/test_planted_in_deferred.py": 15,
+    "tests/crash/test_kv.py": 15,
     "tests/test_wheel.py": 15,
     "tests/tools/messages/test_consume.py": 15,
     "tests/tools/messages/test_produce.py": 14,
-    "tests/broker/test_fast_path_off.py": 13,
     "tests/crash/test_storm.py": 13,
     "tests/compat/test_index.py": 12,
     "tests/compat/test_replication_metadata.py": 12,
-    "tests/crash/test_dledger_timers.py": 12,
-    "tests/sim/raft/test_raft_groups.py": 12,
-    "tests/crash/test_ledger_reads.py": 20,
-    "tests/sim/ledger/test_ledger_groups.py": 12,
     "tests/sim/test_planted_in_sim.py": 12,
     "tests/spark/live/test_failover.py": 12,
     "tests/store/test_damage.py": 12,
@@ -153,9 +160,10 @@ LONG_S: dict[str, int] = {
     "tests/tools/test_ordering_and_groups.py": 11,
     "tests/broker/metrics/test_snapshot.py": 10,
     "tests/compat/test_mixed_group.py": 10,
-    "tests/compat/test_python_client.py": 10,
     "tests/ropewalk/test_testing.py": 10,
+    "tests/sim/test_group.py": 10,
     "tests/test_readme_dledger.py": 10,
+    "tests/test_readme_kv.py": 10,
     "tests/sim/test_power_loss.py": 9,
     "tests/spark/jobs/audit/test_repair.py": 9,
     "tests/spark/jobs/export/test_export.py": 9,
@@ -243,17 +251,20 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc] # it comes without type
         super()._reschedule(node)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if self._holder() not in (None, node):
+        is_one_more = self._is_one_more(node)
+        gives_way = is_one_more and node.gateway.id == BEHIND
+        if self._holder() not in (None, node) and not gives_way:
             return
         meant = self._meant_for(node)
-        if self._is_one_more(node) and (ALONE in self.workqueue or not meant):
+        if is_one_more and (not meant or (ALONE in self.workqueue and not gives_way)):
             return
         # A worker begins a test when it knows the next one. Behind a long scope that is a short one: the next long one
         # is for the worker that is free first.
         is_long = any(
             seconds_of(scope) and not all(tests.values()) for scope, tests in self.assigned_work[node].items()
         )
-        first = ALONE if ALONE in self.workqueue else (min if is_long else max)(meant, key=seconds_of)
+        is_measured = ALONE in self.workqueue and not is_one_more
+        first = ALONE if is_measured else (min if is_long else max)(meant, key=seconds_of)
         self.workqueue.move_to_end(first, last=False)
         super()._assign_work_unit(node)
 

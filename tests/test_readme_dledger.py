@@ -18,14 +18,14 @@ from tests.support.processes import checkout_command, checkout_environment
 from tests.support.waiting import until
 
 TOUR = text_of("docs/tour/dledger.md")
-CLIENT_PORTS, PEER_PORTS = (10911, 10921, 10931), (40911, 40912, 40913)
+CLIENT_PORTS, PEER_PORTS = (10911, 10921, 10931, 10941, 10951), (40911, 40912, 40913, 40914, 40915)
 
 
 def stand_in(folder: Path, namesrv: int, ports: list[int]) -> None:
     """Put a `.venv/bin/ropewalk` into the folder that runs the checkout on other ports than the page's."""
     checkout = " ".join(checkout_command())
     pages = (*(f"listenPort={port}" for port in CLIENT_PORTS), *(f":{port}" for port in PEER_PORTS))
-    own = (*(f"listenPort={port}" for port in ports[:3]), *(f":{port}" for port in ports[3:]))
+    own = (*(f"listenPort={port}" for port in ports[:5]), *(f":{port}" for port in ports[5:]))
     edits = " ".join(f"-e 's/{page}/{mine}/'" for page, mine in zip(pages, own, strict=True))
     program(
         folder,
@@ -36,6 +36,7 @@ def stand_in(folder: Path, namesrv: int, ports: list[int]) -> None:
         f"    words=$(printf '%s ' \"$@\" | sed -e 's/:9876/:{namesrv}/' {edits})\n"
         "    export ROPEWALK_METRICS_EXPORTER_TYPE=DISABLE\n"
         f"    exec {checkout} broker $words ;;\n"
+        f"  admin) exec {checkout} $(printf '%s ' \"$@\" | sed {edits}) ;;\n"
         "esac",
     )
 
@@ -72,7 +73,7 @@ def wait_until_listening(port: int) -> None:
 
 @pytest.mark.slow
 def test_the_tour_of_dledger_does_what_it_shows(tmp_path: Path) -> None:
-    namesrv, *ports = free_ports(7)
+    namesrv, *ports = free_ports(11)
     stand_in(tmp_path, namesrv, ports)
     started, leader, consumed, gap_s = 0, "n0", "", 0.0
     try:
@@ -119,7 +120,7 @@ def test_the_tour_starts_a_group_with_four_commands() -> None:
 
 @pytest.mark.slow
 def test_the_runbook_lets_a_member_in_that_lost_its_disk_while_the_others_work(tmp_path: Path) -> None:
-    namesrv, *ports = free_ports(7)
+    namesrv, *ports = free_ports(11)
     stand_in(tmp_path, namesrv, ports)
     started, consumed = 0, ""
     try:
@@ -143,3 +144,43 @@ def test_the_runbook_lets_a_member_in_that_lost_its_disk_while_the_others_work(t
             except ProcessLookupError:
                 continue
     assert started == 4 and sorted(consumed.split()) == ["one", "three", "two"]
+
+
+def wait_for_refusal(log: Path) -> None:
+    """Wait until a new member has said that the group does not have it yet."""
+    until(lambda: "is no member of group" in log.read_text(), f"{log.name}: not refused")
+
+
+@pytest.mark.slow
+def test_the_runbook_changes_members_while_the_group_works_and_goes_on_with_one(tmp_path: Path) -> None:
+    namesrv, *ports = free_ports(11)
+    stand_in(tmp_path, namesrv, ports)
+    started, consumed = 0, ""
+    try:
+        for command in commands(text_of("docs/operate/dledger-members.md")):
+            output = run(command, tmp_path, checkout_environment())
+            check_shown(command, output)
+            if " namesrv " in command.words:
+                wait_until_listening(namesrv)
+            elif "dLegerSelfId" in command.words:
+                started += 1
+                if started == 3:
+                    wait_for_members(namesrv, 3, tmp_path)
+                elif started > 3:
+                    wait_for_refusal(tmp_path / f"n{started - 1}.log")
+            elif "kill $(cat n0.pid)" in command.words:
+                wait_for_members(namesrv, 3, tmp_path)
+            elif "kill -9 $(cat n1.pid)" in command.words:
+                wait_for_members(namesrv, 2, tmp_path)
+            elif "kill -9 $(cat n2.pid" in command.words:
+                time.sleep(2)  # until the one that is left knows
+            elif " consume " in command.words:
+                consumed = output
+    finally:
+        for path in tmp_path.glob("*.pid"):
+            for pid in path.read_text().split():
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+    assert started == 5 and sorted(consumed.split()) == ["one", "three", "two"]

@@ -1,4 +1,5 @@
-"""Serve the codes of a DLedger group: 30040, a member's status; 30041, a transfer of the lead; 30042, readmission.
+"""Serve the codes of a DLedger group: 30040, a member's status; 30041, a transfer of the lead; 30042, readmission;
+30043, a change of its members; 30044, a member that goes on alone.
 
 The body of a status is JSON: `ha.dledger.status.LedgerStatus` and the broker that shows it. Every member answers, the
 leader knows most: only it knows through which entry each of the others has the log on its disk.
@@ -7,6 +8,9 @@ A transfer is asked of the leader: `to` names the member that is to lead, none t
 comes when that member leads, or when the leader goes on: after one election timeout at the latest.
 
 A readmission is asked of every member but the one that lost its log (`id`), and each answers for itself.
+
+A change is asked of the leader, which answers when it is on a majority of the disks, the old and the new. It takes one
+step: `ropewalk admin dledger add` asks for two, and looks at the status in between (`tools.admin.dledger.members`).
 """
 
 from __future__ import annotations
@@ -19,8 +23,11 @@ from broker.admin.base import AdminContext, Handler
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.replication.ledger_member import LedgerMember
-from ha.raft.types import TransferResult
+from broker.settings.dledger import is_member_id, read_peers
+from ha.dledger.changes import Change, ChangeKind, ChangeRefused
+from ha.raft.types import ChangeResult, TransferResult
 from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.format.headers import LedgerChangeHeader, LedgerForceHeader, decode_header
 from ropewalk.format.remoting import Command
 
 __all__ = ["AdminLedger"]
@@ -34,6 +41,19 @@ _WORDS: Final = {
     TransferResult.FALL_BEHIND_TOO_MUCH: "{to} lacks too much of the log; try again when it has caught up",
     TransferResult.LEADER_TRANSFERRING: "another transfer is under way; try again in a second",
     TransferResult.TAKE_LEADERSHIP_FAILED: "{to} did not take the lead in time; the leader is {leader}",
+}
+
+_CHANGE_WORDS: Final = {
+    ChangeResult.NOT_LEADER: "{me} does not lead; the leader it knows is {leader}",
+    ChangeResult.NOT_READY: "{me} opens its term, or hands the lead over; try again",
+    ChangeResult.CHANGE_IN_PROGRESS: "another change of the members is under way; try again when it is done",
+    ChangeResult.NOT_CAUGHT_UP: "{id} lacks too much of the log to vote, or is not heard; see the links in "
+    "`ropewalk admin dledger status`",
+    ChangeResult.NO_QUORUM: "{me} does not hear a majority of the members that would vote then: start them, or remove "
+    "others first",
+    ChangeResult.TOO_MANY: "the group would be too large",
+    ChangeResult.UNKNOWN: "{me} leads no more, and it is unknown whether the change will be made; the leader now is "
+    "{leader}",
 }
 
 
@@ -50,6 +70,8 @@ class AdminLedger:
             RequestCode.ROPEWALK_LEDGER_STATUS: self.status,
             RequestCode.ROPEWALK_LEDGER_TRANSFER: self.transfer,
             RequestCode.ROPEWALK_LEDGER_READMIT: self.readmit,
+            RequestCode.ROPEWALK_LEDGER_CHANGE: self.change,
+            RequestCode.ROPEWALK_LEDGER_FORCE: self.force,
         }
 
     def status(self, session: Session, request: Command) -> Command:
@@ -69,7 +91,7 @@ class AdminLedger:
                     me=member.me,
                     to=target or "none of the others",
                     leader=leader,
-                    members=", ".join(sorted(member.addresses)),
+                    members=", ".join(member.ledger.config.members),
                 )
                 reply = request.reply(ResponseCode.SYSTEM_ERROR, f"{result.value}: {words}")
             self._context.send(session, request, reply)
@@ -84,6 +106,33 @@ class AdminLedger:
             self._context.send(session, request, request.reply(code, why))
 
         self._own().readmit(request.ext.get("id", ""), answer)
+
+    def change(self, session: Session, request: Command) -> None:
+        """Change the members of the group, and answer when that is on a quorum or has failed."""
+        member, change = self._own(), _change_in(request)
+
+        def answer(result: ChangeResult) -> None:
+            if result in (ChangeResult.SUCCESS, ChangeResult.NOTHING_TO_CHANGE):
+                config = member.ledger.config
+                ext = {"result": result.value, "voters": ",".join(config.voters)}
+                reply = request.reply(ResponseCode.SUCCESS, ext=ext | {"learners": ",".join(config.learners)})
+            else:
+                words = _CHANGE_WORDS[result].format(
+                    me=member.me, id=change.member, leader=member.ledger.standing.leader
+                )
+                reply = request.reply(ResponseCode.SYSTEM_ERROR, f"{result.value}: {words}")
+            self._context.send(session, request, reply)
+
+        try:
+            member.change(change, answer)
+        except ChangeRefused as refused:
+            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, str(refused)) from refused
+
+    def force(self, session: Session, request: Command) -> Command:
+        """Have this member go on alone: its next election, in which it has the only vote, makes that last."""
+        member, id = self._own(), decode_header(LedgerForceHeader, request.ext).id
+        why = member.force() if id == member.me else f"here is {member.me}, and not {id}"
+        return request.reply(ResponseCode.SUCCESS if why is None else ResponseCode.ILLEGAL_OPERATION, why)
 
     def _own(self) -> LedgerMember:
         if self._member is None:
@@ -102,6 +151,18 @@ class AdminLedger:
             "brokerId": member.broker_id,
             "address": ":".join(map(str, broker.address)),
             "leads": member.is_leader,
-            "members": sorted(member.addresses),
             "waiting": len(broker.acks),
         }
+
+
+def _change_in(request: Command) -> Change:
+    """Return the change in a request. Raises `RequestRefused`."""
+    header = decode_header(LedgerChangeHeader, request.ext)
+    try:
+        kind = ChangeKind(header.change)
+        is_member_id(header.id)
+        if kind is ChangeKind.LEARN:
+            read_peers(f"{header.id}-{header.address}")
+    except ValueError as exc:
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"no change of a DLedger group: {exc}") from exc
+    return Change(kind, header.id, header.address, header.replacing)

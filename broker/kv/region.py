@@ -98,7 +98,7 @@ class KvRegion:
             disk.replace_file(self._marker, b"")
         self.ledger = LedgerShell(
             shared.me,
-            {**shared.addresses, shared.me.id: ("", 0)},
+            dict.fromkeys(shared.first.voters, ("", 0)),
             self._store.entries,
             self._store,
             settings,
@@ -202,7 +202,7 @@ class KvRegion:
             "region": region.id,
             "epoch": region.epoch,
             "member": ledger.me.id,
-            "members": sorted([ledger.me.id, *ledger.addresses]),
+            "members": sorted(ledger.addresses),
             "role": standing.role.value,
             "term": standing.term,
             "leader": standing.leader,

@@ -95,6 +95,8 @@ class Pulse:
     """By the monotonic clock."""
     unready: tuple[str, ...]
     """Why messages are not taken at the moment, a sentence each; empty: they are."""
+    notes: tuple[str, ...] = ()
+    """What else people should know of the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ class Metrics:
         if now < self._next_ms:
             return
         self._next_ms = now + PERIOD_MS
-        self.pulse = Pulse(now, self._broker.unready())
+        self.pulse = Pulse(now, self._broker.unready(), self._broker.ha_status.notes)
         wanted = self.wanted
         if wanted > (self.census.number if self.census is not None else 0):
             try:

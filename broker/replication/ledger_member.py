@@ -41,6 +41,7 @@ from broker.settings.dledger import peers_of
 from broker.state.ha_status import HaStatus
 from broker.state.json_file import StoreConfigDamaged
 from ha.dledger import tasks
+from ha.dledger.changes import Change, ChangeRefused
 from ha.dledger.hello import Identity
 from ha.dledger.ledger import LedgerShell
 from ha.dledger.peers import PeerLink
@@ -48,7 +49,7 @@ from ha.dledger.status import LedgerStatus
 from ha.dledger.storage import LogStorage, ReplicaStore
 from ha.kv.region import Region
 from ha.raft.node import TRANSFERRING
-from ha.raft.types import MemberId, Point, Role, Settings, Standing, TransferResult
+from ha.raft.types import ChangeResult, MemberId, Point, Role, Settings, Standing, TransferResult
 from ropewalk.codes import ResponseCode
 from ropewalk.format.remoting import Command, decode_frame, encode_frame
 from store.io.workers import Worker
@@ -65,6 +66,10 @@ _HAND_OVER_S: Final = 2.0
 """How long a stop waits for a handover, whose own time is one election timeout."""
 _COMMIT_BATCH: Final = -1
 """The code of a request from a follower itself, which no client can send: offsets that pulls have committed there."""
+_REGIONS_STAY: Final = (
+    "the members of a group with a key-value store (ropewalkKvRegions) are not changed: its regions would keep the old "
+    "ones. A member that lost its disk is let in again by `ropewalk admin dledger readmit` (docs/operate/dledger.md)"
+)
 _NO_LEADER: Final = "no leader of the group has answered for two seconds: ask again"
 _LATE: Final = (
     ResponseCode.SYSTEM_ERROR,
@@ -95,7 +100,8 @@ class LedgerMember:
         """
         config = context.config
         self.me: MemberId = config.d_leger_self_id
-        self.addresses = {peer.member: (peer.host, peer.port) for peer in peers_of(config.d_leger_peers)}
+        self._settings = {peer.member: (peer.host, peer.port) for peer in peers_of(config.d_leger_peers)}
+        """The addresses in `dLegerPeers`: the group while the log names none, and where to look for it."""
         self.on_role: Callable[[], None] = lambda: None
         self.on_identity: Callable[[], None] = lambda: None
         self.on_abandoned: Callable[[], None] = lambda: None
@@ -132,7 +138,7 @@ class LedgerMember:
     @property
     def quorum(self) -> int:
         """Return how many members make a majority."""
-        return len(self.addresses) // 2 + 1
+        return len(self.ledger.config.voters) // 2 + 1
 
     # -- identity ------------------------------------------------------------------------------------
 
@@ -154,7 +160,7 @@ class LedgerMember:
 
     @property
     def ha_address(self) -> str:
-        host, port = self.addresses[self.me]
+        host, port = self._settings[self.me]
         return f"{host}:{port}"
 
     @property
@@ -330,7 +336,19 @@ class LedgerMember:
         why = None
         if standing.leader is None or (standing.role is Role.LEADER and not self._leads):
             why = self._place(standing)
-        return replace(before, is_master=self._leads, epoch=self.epoch, fence=why)
+        return replace(before, is_master=self._leads, epoch=self.epoch, fence=why, notes=self._notes())
+
+    def _notes(self) -> tuple[str, ...]:
+        """Return in words what is not ordinary about the group's members."""
+        config, notes = self.ledger.config, []
+        if self.me in config.learners:
+            notes.append(f"{self.me} learns, and does not vote")
+        elif self.me not in config.members and self.ledger.core.log.end.index >= 0:
+            notes.append(f"{self.me} is no member of the group any more; {', '.join(config.voters)} vote")
+        if config.old:
+            change = f"from {', '.join(config.old)} to {', '.join(config.voters)}"
+            notes.append(f"the voters change {change}: majorities of both are needed")
+        return tuple(notes)
 
     def ledger_status(self) -> LedgerStatus:
         """Return the member as it sees itself and the others."""
@@ -370,7 +388,7 @@ class LedgerMember:
                 ropewalk.__version__,
                 config.ropewalk_secret,
             ),
-            self.addresses,
+            self._settings,
             storage,
             replica,
             settings,
@@ -549,6 +567,16 @@ class LedgerMember:
         self._log_changes(offsets=True)
         self.ledger.transfer(target, done)
 
+    def change(self, change: Change, done: Callable[[ChangeResult], None]) -> None:
+        """Change the members of the group, as its leader. Raises `ChangeRefused` for a change that makes no sense."""
+        if self.region is not None:
+            raise ChangeRefused(_REGIONS_STAY)
+        self.ledger.change(change, done)
+
+    def force(self) -> str | None:
+        """Go on alone, after most members were lost; return in words why not, where that is not to be."""
+        return _REGIONS_STAY if self.region is not None else self.ledger.force()
+
     async def settle(self) -> None:
         """Do nothing: the ready line names no role, which is the next election's to give."""
 
@@ -557,7 +585,7 @@ class LedgerMember:
         ledgers = (self.ledger,) if self.region is None else (self.ledger, self.region.ledger)
         for ledger in ledgers:
             ledger.leave()
-        if len(self.addresses) == 1:
+        if not self.ledger.peers.members:
             return
         self._log_changes(offsets=True)
         with trio.move_on_after(_HAND_OVER_S):
@@ -578,20 +606,25 @@ class LedgerMember:
             self._worker.stop()
 
     def ready_words(self) -> ReadyWords:
-        members, quorum = len(self.addresses), self.quorum
-        if members == 1:
-            promise = "fsynced on this machine, the only member"
+        config, quorum = self.ledger.config, self.quorum
+        voters = len(config.voters)
+        if voters == 1:
+            promise = "fsynced on one machine: there is no other that votes"
+            if config.voters == (self.me,):
+                promise = "fsynced on this machine, the only member"
         else:
-            lost = members - quorum
+            lost = voters - quorum
             promise = (
-                f"fsynced on {quorum} of {members} members, the leader among them: survives the loss of "
+                f"fsynced on {quorum} of {voters} members, the leader among them: survives the loss of "
                 + ("any one" if lost == 1 else f"any {lost}" if lost else "none")
             )
         place = f"group {self._group}"
-        if members > 1 and self.ledger.core.log.end.index < 0:
+        if voters > 1 and self.ledger.core.log.end.index < 0:
             place += (
-                f"; its log is empty: of an old group it waits for `ropewalk admin dledger readmit {self.me}`"
+                f"; its log is empty: a new member waits for `ropewalk admin dledger add {self.me}-{self.ha_address}`, "
+                f"one that lost its disk for `ropewalk admin dledger readmit {self.me}`"
             )
+        members = f"{voters} + {len(config.learners)} learning" if config.learners else str(voters)
         return ReadyWords(f"DLEDGER {self.me} of {members}", promise, True, place)
 
     @property

@@ -1,9 +1,12 @@
 """The keys of DLedger mode: the syntax of members and election times, and what must hold among them.
 
-    dLegerPeers       n0-192.0.2.1:40911;n1-192.0.2.2:40911;n2-192.0.2.3:40911     every member, this one too
+    dLegerPeers       n0-192.0.2.1:40911;n1-192.0.2.2:40911;n2-192.0.2.3:40911     this member too; see below
     dLegerSelfId      n0            a letter and a number; the number decides the broker id of a follower
     raftElectionMs    500-900       the bounds of an election timeout, which is drawn anew each time
     raftLeaseReads    false         reads of a leader without asking the others; the same on all members
+
+`dLegerPeers` says with which members a group begins. From its first entry on the log says who they are, and
+`dLegerPeers` only where a new, empty member looks for the group, and where one that has moved may be.
 
 `check` and `derive` see the values of all keys by name, as `config` has read them, and change them in place. Keys of
 other modes are without effect here and told so, as those of this mode are where it is off.

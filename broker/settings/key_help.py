@@ -108,8 +108,9 @@ ropewalkMasterAddress The master's `HOST:listenPort`, for a slave that has only 
 enableDLegerCommitLog Whether this broker is a member of a group that elects its leader and acknowledges what most
     members have on disk.
 dLegerGroup The name of that group; members of another one are refused. Default: `brokerName`.
-dLegerPeers Every member of the group, this one too: `n0-HOST:PORT;n1-HOST:PORT;n2-HOST:PORT`. The port is one of
-    its own. Members have one `brokerName`.
+dLegerPeers The members with which the group begins, this one too: `n0-HOST:PORT;n1-HOST:PORT;n2-HOST:PORT`. The port
+    is one of its own. Members have one `brokerName`. Afterwards the log names the members, and this is where a new one
+    finds its group: those that there are, and itself.
 dLegerSelfId The member that this broker is, a letter and a number: `n0`. A follower is registered under that number
     + 1.
 preferredLeaderId Members that campaign before the others, and that the lead is handed to, separated by `;`.

@@ -156,8 +156,8 @@ def application(metrics: Metrics, monotonic_ms: Callable[[], int]) -> Starlette:
     async def readyz(_request: Request) -> Response:
         why = stuck()
         reasons = [why] if why else list(metrics.pulse.unready)
-        text = "".join(f"{reason}\n" for reason in reasons) or "ready\n"
-        return PlainTextResponse(text, 503 if reasons else 200)
+        lines = [*(reasons or ["ready"]), *metrics.pulse.notes]
+        return PlainTextResponse("".join(f"{line}\n" for line in lines), 503 if reasons else 200)
 
     async def fresh_census() -> Census | None:
         metrics.wanted += 1

@@ -13,6 +13,9 @@ segment size or with another's id would lead the logs apart. Where the group has
 that it knows it: the proof is HMAC-SHA256(secret, the other's 32 bytes, kind, msgpack), so that an overheard one is
 worth nothing on another connection. The secret itself never travels.
 
+Either end also tells the newest configuration that it knows. A member of whom the newer of the two says nothing is
+refused; one that the older says nothing of is linked (`ha.dledger.address_book`).
+
 An *incarnation* is drawn when a member's log is made. One that comes back with another has lost its log, and with it
 all that it had confirmed: a vote of it could elect a leader that lacks committed entries, so it is refused until an
 operator has let it in again. Then it is told that its log was lost, and learns before it votes
@@ -29,6 +32,7 @@ from typing import Final
 
 import msgspec
 
+from ha.dledger.address_book import Membership
 from ha.raft.types import Link, MemberId
 from ropewalk.errors import RemoteProtocolError
 
@@ -42,15 +46,18 @@ __all__ = [
     "prove",
     "read_introduction",
     "refusal_of",
+    "strangers_refusal",
 ]
 
 _HEAD: Final = Struct(">4sBBH")
 _MAGIC: Final = b"RWDL"
 _VERSION: Final = 1
-_BODY_MAX: Final = 4096
+_BODY_MAX: Final = 16 << 10
 CHALLENGE_SIZE: Final = 32
 _PROOF_SIZE: Final = 32
 _NO_PROOF: Final = bytes(_PROOF_SIZE)
+NO_MEMBER: Final = " is no member of group"
+"""The words by which a refused member knows that its group works without it."""
 
 
 class Step(IntEnum):
@@ -94,6 +101,10 @@ class Introduction(msgspec.Struct, frozen=True):
     """The term that the sender is in, by the number of the group: several may share the link."""
     lost: bool = False
     """Whether the sender knows that the other end had lost its log, and was let in again."""
+    index: int = -1
+    """Of the entry with the newest configuration that the sender knows; -1: it has none but its `dLegerPeers`."""
+    members: dict[MemberId, str] = {}
+    """The members of that configuration, and their addresses."""
 
 
 def encode(step: Step, body: bytes) -> bytes:
@@ -133,10 +144,9 @@ def refusal_of(
     introduction: Introduction,
     proven: bool,
     me: Identity,
-    members: frozenset[MemberId],
     known: bytes | None,
 ) -> str | None:
-    """Return the reason why this peer is no member that this one talks to, in words for its owner, or None.
+    """Return the reason why this peer has not the identity that it should have, in words for its owner, or None.
 
     `known` is the incarnation with which the member of that id was heard first; None if it never was, or was let in.
     """
@@ -150,8 +160,6 @@ def refusal_of(
         )
     if introduction.id == me.id:
         return f"{me.id} is this member itself: give each member a dLegerSelfId of its own"
-    if introduction.id not in members:
-        return f"dLegerPeers of {here} names {', '.join(sorted(members))}, and not {introduction.id}"
     if introduction.to != me.id:
         return f"here is {here}, and not {introduction.to}: compare the addresses in dLegerPeers"
     if introduction.segment_size != me.segment_size:
@@ -166,6 +174,19 @@ def refusal_of(
             "(docs/operate/dledger.md)"
         )
     return None
+
+
+def strangers_refusal(stranger: MemberId, me: Identity, newest: Membership) -> str:
+    """Return the reason why one that is no member is not linked, in words for its owner."""
+    if newest.index < 0 and stranger in newest.addresses:
+        return f"{me.id} and {stranger} are both new to group {me.group}, which works without them: it has to add them"
+    if newest.index < 0:
+        names = ", ".join(sorted(newest.addresses.keys() - {me.id}))
+        return f"dLegerPeers of {me.id} of group {me.group} in cluster {me.cluster} names {names}, and not {stranger}"
+    return (
+        f"{stranger}{NO_MEMBER} {me.group}, which {', '.join(sorted(newest.addresses))} are. To take it in: "
+        f"`ropewalk admin dledger add {stranger}-HOST:PORT` (docs/operate/dledger.md)"
+    )
 
 
 class IntroductionFrames:

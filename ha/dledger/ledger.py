@@ -18,17 +18,20 @@ on a quorum, this broker among it.
 
 from __future__ import annotations
 
-import json
 import random
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from itertools import count
 
 import crc32c
 import structlog
 
 from ha.dledger import forwards
-from ha.dledger.frames import to_fields
+from ha.dledger.address_book import Membership
+from ha.dledger.changes import Change, refusal_to_go_alone, target_of
+from ha.dledger.frames import config_of, to_fields
 from ha.dledger.hello import Identity
 from ha.dledger.kept import KeptBytes
 from ha.dledger.peers import Connection, PeerLink, Peers
@@ -41,6 +44,8 @@ from ha.raft.types import (
     Appended,
     Applied,
     Ballot,
+    ChangeAsked,
+    ChangeResult,
     Config,
     CutDone,
     Durable,
@@ -67,10 +72,14 @@ from ha.raft.types import (
     TransferResult,
 )
 from ropewalk.errors import RemoteProtocolError, RopewalkError
+from ropewalk.format.dledger.configuration import Configuration, configuration_in, encode_configuration
+from ropewalk.format.dledger.entry import decode_head
 from ropewalk.format.dledger.frame import Kind, encode_head_with
 
 log = structlog.get_logger("ha.dledger")
 
+FORCED_TERMS = 100
+"""By how much a member that goes on alone raises its term: what others did without it must not look newer."""
 STUCK_MS = 1_000
 """A log that waits for so long does not wait for its next segment only."""
 
@@ -78,6 +87,11 @@ STUCK_MS = 1_000
 def voter_key(me: MemberId, group: int) -> str:
     """Return the name under which a member notes, beside its peers, the incarnation that votes in a group again."""
     return f"{me}/{group}" if group else me
+
+
+def _free(tokens: Collection[int]) -> int:
+    """Return the smallest token that nobody waits under."""
+    return next(token for token in count() if token not in tokens)
 
 
 class MemberFailed(RopewalkError):
@@ -103,7 +117,10 @@ class LedgerShell:
         readmitted: Iterable[MemberId] = (),
         shares: tuple[Peers, int] | None = None,
     ) -> None:
-        """Begin with an opened log. `addresses` are those of all members, the own one included.
+        """Begin with an opened log. `addresses` are those in `dLegerPeers`, the own one included.
+
+        They are the group's members while the log names none; with a configuration in the log they only help to find
+        a member that has moved. A group that shares the links of another one keeps to them.
 
         `now_ms` is monotonic; `draw` returns random bytes that nobody can guess; `wake` has the owner call `end_turn`
         soon, in a turn of its own; `known` are the incarnations of peers that were noted before, and of this member
@@ -111,17 +128,22 @@ class LedgerShell:
         again. `shares`: the links of another group of the same members, which looks after them, and the number of this
         group on them.
         """
-        self.addresses = {id: each for id, each in addresses.items() if id != me.id}
         self._group = 0
+        self._storage = storage
+        self._replica = replica
+        self._configurations = list(storage.configurations)
+        """The configurations in the log, by the index of their entries."""
         if shares is not None:
             self.peers, self._group = shares
-            self.peers.join(self._group, self, storage.segment_size)
+            self.peers.join(self._group, self, storage.segment_size, addresses)
         else:
-            told = {id: f"{host}:{port}" for id, (host, port) in self.addresses.items()}
+            told = {id: f"{host}:{port}" for id, (host, port) in addresses.items()}
             self.peers = Peers(me, told, known or {}, readmitted, self, now_ms, draw)
+        self.first = Config(tuple(sorted(addresses)))
+        """The configuration of a log that names none."""
         self.core = RaftNode(
             me.id,
-            Config(tuple(sorted(addresses))),
+            self.first,
             settings,
             ballot=Ballot(*storage.ballot),
             rows=storage.rows,
@@ -129,6 +151,7 @@ class LedgerShell:
             commit=Point(*storage.commit),
             doubt=Point(*storage.doubt) if storage.doubt is not None else None,
             readmitted=self.peers.known.get(voter_key(me.id, self._group)) == me.incarnation,
+            configs=[(index, config_of(each)) for index, each in self._configurations],
         )
         self.me = me
         self.on_standing: Callable[[Standing], None] = lambda standing: None
@@ -144,9 +167,9 @@ class LedgerShell:
         self.standing = Standing(Role.CANDIDATE, self.core.term, None, False, "started")
         self.elections = 0
         self.role_changes = 0
-        self._storage = storage
-        self._replica = replica
-        self._frame_bytes_max = settings.frame_bytes_max
+        self._settings = settings
+        self._cuts_before = 0
+        """Cuts that the storage made before this core began to count them."""
         self._now = now_ms
         self._rng = rng
         self._wake = wake
@@ -156,8 +179,10 @@ class LedgerShell:
         self._kept = KeptBytes()
         self._opening: Config | None = None
         """The configuration of the term whose first entry is still to be appended."""
+        self._changing: Config | None = None
+        """A configuration whose entry is still to be appended."""
         self._lacks_room = False
-        """Whether that entry waits for room on the disk, which each tick looks for again."""
+        """Whether such an entry waits for room on the disk, which each tick looks for again."""
         self._needs_flush = False
         self._commits: deque[Point] = deque()
         """Commit points that are not on this disk yet, or not shown."""
@@ -171,16 +196,30 @@ class LedgerShell:
         self._read_number = 0
         self._transfers: dict[int, Callable[[TransferResult], None]] = {}
         """Callbacks that wait for the outcome of a transfer, by its token."""
+        self._changes: dict[int, Callable[[ChangeResult], None]] = {}
+        """Callbacks that wait for the outcome of a change of the members, by its token."""
         self._stuck_at: int | None = None
         """Since when the log waits for room on the disk, or for a cut."""
         self._is_stuck = False
         """Whether it has waited for so long that people are told."""
         storage.on_stuck = self._stuck
+        if self._configurations:
+            self._configure()
 
     @property
     def commit(self) -> Point:
         """Return the commit point of the core; `shown` follows it."""
         return self.core.log.commit
+
+    @property
+    def config(self) -> Config:
+        """Return the configuration in force."""
+        return config_of(self._configurations[-1][1]) if self._configurations else self.first
+
+    @property
+    def addresses(self) -> dict[MemberId, str]:
+        """Return the members of the configuration in force, this one too if it is one, and their addresses."""
+        return {id: self.peers.book.address(id) for id in self.config.members}
 
     def accept(self, connection: Connection) -> PeerLink:
         """Return the session of a connection to this member's port."""
@@ -196,6 +235,8 @@ class LedgerShell:
         self._refuse_to_go_on()
         if self._opening is not None:
             self._open_term(self._opening)
+        elif self._changing is not None:
+            self._append_change(self._changing)
         if self._readers:
             self._read_number += 1
             self._reads[self._read_number], self._readers = self._readers, []
@@ -204,7 +245,8 @@ class LedgerShell:
         self._flush()
         if self._commits or self._showing is not None:
             self._show()
-        if (self._opening is not None and not self._lacks_room) or self._showing is not None:
+        waits = self._opening is not None or self._changing is not None
+        if (waits and not self._lacks_room) or self._showing is not None:
             self._wake()
 
     def hurry(self) -> None:
@@ -222,7 +264,8 @@ class LedgerShell:
         self._say_stuck(now)
         self._tell(Tick(now, late, self._rng.random()))
         self._forwards.tick(now)
-        if self._commits or self._needs_flush or self._opening is not None:  # outside of any turn
+        waits = self._opening is not None or self._changing is not None
+        if self._commits or self._needs_flush or waits:  # outside of any turn
             self._wake()
 
     def transfer(self, target: MemberId, done: Callable[[TransferResult], None]) -> None:
@@ -230,11 +273,23 @@ class LedgerShell:
 
         That is at once where this member may not, and after one election timeout at the latest.
         """
-        token = len(self._transfers)
-        while token in self._transfers:
-            token += 1
+        token = _free(self._transfers)
         self._transfers[token] = done
         self._tell(TransferAsked(token, target, self._now()))
+        self._wake()
+
+    def change(self, change: Change, done: Callable[[ChangeResult], None]) -> None:
+        """Change the members of the group, as its leader; `done` is told the outcome, once it is on a quorum.
+
+        Raises `ChangeRefused` for a change that makes no sense.
+        """
+        config = self.config
+        target = config if config.old else target_of(change, config, self.addresses)
+        if change.address and change.member not in config.members:
+            self.peers.book.tell(change.member, change.address)
+        token = _free(self._changes)
+        self._changes[token] = done
+        self._tell(ChangeAsked(token, target, self._now()))
         self._wake()
 
     def read(self, done: Callable[[bool], None]) -> None:
@@ -303,13 +358,53 @@ class LedgerShell:
         """
         status = self.peers.status.get(peer)
         if status is None:
-            return f"{peer} is no other member of this group; those are {', '.join(sorted(self.addresses))}"
+            return (
+                f"{peer} is no other member of this group; those are {', '.join(sorted(self.peers.members))}"
+            )
         if status.control or status.data:
             return f"{peer} is linked to {self.me.id}: it has not lost its log, or was let in already"
         if self.standing.leader in (None, peer):
             return f"{self.me.id} knows no leader: most members have to be there, and to have their logs"
         self.peers.readmit(peer)
         log.warning("a member that lost its log is let in again", peer=peer)
+        return None
+
+    def force(self) -> str | None:
+        """Go on alone, with a configuration of this member only; return in words why not, where that is not to be.
+
+        What others confirmed behind the end of this log is lost. It begins with a new core, whose election writes the
+        configuration down: a member that dies before is what it was.
+        """
+        core, peers = self.core, self.peers
+        linked = [peer for peer in peers.members if peers.link(peer, Link.CONTROL) is not None]
+        why = refusal_to_go_alone(self.me.id, self.config, self.standing, linked, core.readmission.is_learner)
+        if why is not None:
+            return why
+        is_idle = (
+            core.log.durable == core.log.end.index and not core.log.is_cutting and not core.election.stuck
+        )
+        if not is_idle or core.election.saved != core.election.ballot:
+            return f"{self.me.id} is writing: try again"
+        log.warning("this member goes on alone", member=self.me.id, end=core.log.end.index, term=core.term)
+        for readers in (self._readers, *self._reads.values()):
+            for done in readers:
+                done(False)
+        self._readers, self._reads = [], {}
+        peers.close()
+        peers.forget()
+        self.on_noted()
+        self._storage.end_doubt()
+        self._cuts_before += core.log.cuts
+        self.core = RaftNode(
+            self.me.id,
+            Config((self.me.id,)),
+            self._settings,
+            ballot=Ballot(core.term + FORCED_TERMS),
+            rows=core.log.terms.rows,
+            end=core.log.end,
+            commit=core.log.commit,
+            readmitted=True,
+        )
         return None
 
     # -- events in, effects out --------------------------------------------------------------------------
@@ -349,14 +444,18 @@ class LedgerShell:
                 f"{self.me.id} of group {self.me.group} must stop: {self._failure}"
             ) from self._failure
 
-    def _tell_appended(self) -> None:
-        appended = self._replica.take_appended(self._frame_bytes_max)
+    def _tell_appended(self, config: Config | None = None) -> None:
+        """Tell the core the runs that were appended; with `config`, the one entry that carries it."""
+        appended = self._replica.take_appended(self._settings.frame_bytes_max)
         if appended:
+            assert config is None or [run[1] for run in appended] == [1], (
+                "a configuration is a run of its own"
+            )
             now = self._now()
             told = []
-            for first, count, term, pos, size, data in appended:
-                self._kept.add(first, count, data)
-                told.append((Appended(Run(first, count, term, pos, size), now), b""))
+            for first, entries, term, pos, size, data in appended:
+                self._kept.add(first, entries, data)
+                told.append((Appended(Run(first, entries, term, pos, size, config), now), b""))
             self._events.extendleft(reversed(told))
             self._needs_flush = True
 
@@ -367,13 +466,19 @@ class LedgerShell:
         if effects.cut is not None:
             point = effects.cut
             storage.cut(point.index, point.term, point.pos, partial(self._tell, CutDone(point)))
+            self._cut_configurations(point)
         for run, skip in effects.place:
             storage.place(run.first, run.count, run.term, run.pos, data, skip)
             self._needs_flush = True
+            if run.config is not None:
+                self._add_configuration(run.first, configuration_in(data))
         if effects.role is not None:
             self._stand(effects.role)
         if effects.open_term is not None:
             self._opening = effects.open_term
+            self._wake()
+        if effects.append_config is not None:
+            self._changing = effects.append_config
             self._wake()
         for peer, message in effects.send:
             self._send(peer, message, event, data)
@@ -394,6 +499,8 @@ class LedgerShell:
             self.peers.groups[0][0].noted()
         for token, result in effects.done:
             self._transfers.pop(token)(result)
+        for token, outcome in effects.changed:
+            self._changes.pop(token)(outcome)
         for token, ok in effects.reads:
             for done in self._reads.pop(token):
                 done(ok)
@@ -407,11 +514,27 @@ class LedgerShell:
             self._storage.flush(self._flushed)
 
     def _flushed(self, point: LogPoint, cuts: int) -> None:
-        self._tell(Durable(Point(*point), cuts))
+        if cuts >= self._cuts_before:
+            self._tell(Durable(Point(*point), cuts - self._cuts_before))
 
     def _fetched(self, peer: MemberId, prev: LogPoint, run: LogRun | None, data: bytes | memoryview) -> None:
-        found = Run(*run) if run is not None else None
+        found = None
+        if run is not None:
+            found, data = self._without_others(Run(*run), data)
         self._tell(Fetched(peer, Point(*prev), found, self._now()), data)
+
+    def _without_others(self, run: Run, data: bytes | memoryview) -> tuple[Run, bytes | memoryview]:
+        """Return the part of a run in front of the next configuration, or the entry of that one alone."""
+        rows = self._configurations
+        at = bisect_left(rows, run.first, key=lambda row: row[0])
+        if at == len(rows) or rows[at][0] > run.last:
+            return run, data
+        index, found = rows[at]
+        config = config_of(found) if index == run.first else None
+        entries, size = max(index - run.first, 1), 0
+        for _ in range(entries):
+            size += decode_head(data, size).size
+        return Run(run.first, entries, run.term, run.pos, size, config), data[:size]
 
     def _needs_snapshot(self, peer: MemberId) -> None:
         if peer not in self._snapshots_said:
@@ -427,7 +550,7 @@ class LedgerShell:
     def _stand(self, standing: Standing) -> None:
         before, self.standing = self.standing, standing
         if before.role is Role.LEADER and (standing.role is not Role.LEADER or standing.term != before.term):
-            self._opening = None
+            self._opening = self._changing = None
             self._kept.clear()
             self._replica.follow()
         if (before.role, before.term) != (standing.role, standing.term):
@@ -442,12 +565,62 @@ class LedgerShell:
 
     def _open_term(self, config: Config) -> None:
         """Prepare to append, a part in each turn; append the record that opens the term when that is done."""
-        term = self.core.term
-        if self._replica.lead(term, self.core.log.end.index + 1):
-            body = {"term": term, "leader": self.me.id, "voters": list(config.voters)}
-            self._lacks_room = not self._replica.append_term_record(json.dumps(body).encode())
-            if not self._lacks_room:
-                self._opening = None
+        if self._replica.lead(self.core.term, self.core.log.end.index + 1) and self._append_configuration(
+            config
+        ):
+            self._opening = None
+
+    # -- the members of the group ------------------------------------------------------------------------
+
+    def _append_change(self, config: Config) -> None:
+        """Append the record of a new configuration, behind what was appended in this turn."""
+        self._drain()
+        if self._changing is config and self._append_configuration(config):
+            self._changing = None
+
+    def _append_configuration(self, config: Config) -> bool:
+        """Append the record of a configuration, a run of its own. False: there is no room yet."""
+        book = self.peers.book
+        found = Configuration(
+            self.core.term,
+            self.me.id,
+            config.voters,
+            config.old,
+            config.learners,
+            {id: book.address(id) for id in config.members},
+            dict(config.incarnations),
+        )
+        self._lacks_room = not self._replica.append_term_record(encode_configuration(found))
+        if self._lacks_room:
+            return False
+        if not self._group:
+            self._add_configuration(self.core.log.end.index + 1, found)
+            self._tell_appended(config)
+        return True
+
+    def _add_configuration(self, index: int, found: Configuration) -> None:
+        """Note a configuration that the log has now."""
+        self._configurations.append((index, found))
+        self._configure()
+
+    def _cut_configurations(self, point: Point) -> None:
+        """Go back to the configuration in front of a cut."""
+        kept = [each for each in self._configurations if each[0] <= point.index]
+        if len(kept) < len(self._configurations):
+            self._configurations = kept
+            self._configure()
+
+    def _configure(self) -> None:
+        """Have links come and go with the configuration in force."""
+        if self._group:
+            return
+        self._storage.configured(self._configurations)
+        index = self._configurations[-1][0] if self._configurations else -1
+        told = self._configurations[-1][1].addresses if self._configurations else {}
+        book = self.peers.book
+        self.peers.configure(
+            Membership(index, {id: told.get(id) or book.address(id) for id in self.config.members})
+        )
 
     # -- messages ----------------------------------------------------------------------------------------
 
@@ -532,5 +705,5 @@ class LedgerShell:
         return LedgerStatus(
             self.me.id, self.me.group, self.standing, core.log.end, core.log.durable, self.commit, self.shown,
             self.elections, self.role_changes, tuple(views), core.readmission.is_learner, core.readmission.unmet,
-            self._is_stuck,
+            self._is_stuck, self.config.voters, self.config.old, self.config.learners,
         )  # fmt: skip

@@ -10,6 +10,9 @@ it. It lives in three states:
 Between two followers nothing is said for hours, so a PING goes out where nothing else did: without it a cut cable
 would be noticed in the minute in which votes are needed. A connection that comes anew takes the place of the one
 before: the peer knows better than this end that the old one is dead.
+
+Which members there are, the address book knows (`ha.dledger.address_book`). It changes while links are up: `configure`
+tells the configuration in force, and an introduction may tell a newer one. Links to members that are in it no more end.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ from typing import Final, Protocol
 import structlog
 from msgspec import Struct
 
+from ha.dledger.address_book import AddressBook, Membership
 from ha.dledger.frames import from_frame
 from ha.dledger.hello import (
     CHALLENGE_SIZE,
+    NO_MEMBER,
     Identity,
     Introduction,
     IntroductionFrames,
@@ -31,6 +36,7 @@ from ha.dledger.hello import (
     prove,
     read_introduction,
     refusal_of,
+    strangers_refusal,
 )
 from ha.raft.types import Append, AppendAnswer, Link, MemberId, Message
 from ropewalk.errors import CorruptRecord, RemoteProtocolError
@@ -190,9 +196,13 @@ class PeerLink:
             self.connection.send(self._introduce(Step.HELLO, body))
         elif step is (Step.WELCOME if self._dialed else Step.HELLO):
             found, proven = read_introduction(step, body, peers.me.secret, self._challenge)
-            why = refusal_of(found, proven, peers.me, peers.members, peers.known.get(found.id))
+            why = refusal_of(found, proven, peers.me, peers.known.get(found.id))
             if why is None and self._dialed and found.id != self.peer:
                 why = f"{found.id} answers where dLegerPeers says that {self.peer} is"
+            if why is None:
+                peers.hear(found)
+                if found.id not in peers.members or (peers.is_stranger and peers.book.newest.index < 0):
+                    why = strangers_refusal(found.id, peers.me, peers.book.newest)
             if why is not None:
                 # Also to an acceptor that has sent its welcome: a member that lost its store, and that all others
                 # dial, would hear of it from nobody else.
@@ -213,16 +223,19 @@ class PeerLink:
     def _refused(self, why: str, peer: MemberId) -> None:
         """Hang up after a refusal, and note it of the peer if that is a member."""
         self.hang_up(why)
+        if why.startswith(f"{self._peers.me.id}{NO_MEMBER}"):
+            self._peers.refused_as_stranger()
         if (status := self._peers.status.get(peer)) is not None:
             status.refusal = status.why = why
 
     def _introduce(self, step: Step, challenge: bytes) -> bytes:
-        me = self._peers.me
+        me, newest = self._peers.me, self._peers.book.newest
         return prove(
             step,
             Introduction(
                 me.cluster, me.group, me.id, self.peer, me.incarnation, me.segment_size, self.kind, self._challenge,
-                me.software, self._peers.terms, self.peer in self._peers.readmitted,
+                me.software, self._peers.terms, self.peer in self._peers.readmitted, newest.index,
+                newest.addresses if newest.index >= 0 else {},
             ),
             me.secret,
             challenge,
@@ -298,12 +311,16 @@ class Peers:
         now: Callable[[], int],
         draw: Callable[[int], bytes],
     ) -> None:
-        """`addresses` of the other members; `known`: the incarnations that were noted; `draw`: so many random bytes.
+        """`addresses` in `dLegerPeers`; `known`: the incarnations that were noted; `draw`: so many random bytes.
 
         `events` hears of the frames of group 0, and of new peers.
         """
         self.me = me
-        self.members = frozenset(addresses)
+        self.book = AddressBook(me.id, addresses)
+        self.members = self.book.members
+        """The other members, which are linked or about to be."""
+        self.is_stranger = False
+        """Whether the group refused this member, whose log names no members, as none of its own."""
         self.known = dict(known)
         self.readmitted = set(readmitted)
         """The members that had lost their logs and were let in again, for good: they know when they have caught up."""
@@ -313,7 +330,7 @@ class Peers:
         self.draw = draw
         self.clock = now()
         """The time of the last tick."""
-        self.status = {peer: PeerStatus(address) for peer, address in addresses.items()}
+        self.status = {peer: PeerStatus(self.book.address(peer)) for peer in sorted(self.members)}
         self._up: dict[tuple[MemberId, Link], PeerLink] = {}
         self._strangers: list[PeerLink] = []
         """Links that are not introduced yet, oldest first."""
@@ -329,10 +346,51 @@ class Peers:
         """Tell whether this member connects to `peer`, and not the other way round."""
         return self.me.id > peer
 
-    def join(self, group: int, events: LinkEvents, segment_size: int) -> None:
-        """Have another group of the same members share the links; before there are any."""
+    @property
+    def dialed_members(self) -> tuple[MemberId, ...]:
+        """Return the members that this one connects to."""
+        return tuple(sorted(peer for peer in self.members if self.dials(peer)))
+
+    # -- members come and go -----------------------------------------------------------------------------
+
+    def configure(self, membership: Membership) -> None:
+        """Take over the configuration in force of group 0."""
+        self.book.configure(membership, self.now())
+        self._members_changed()
+
+    def refused_as_stranger(self) -> None:
+        """Leave all others alone that have no configuration either: the group works, and has to add each of them.
+
+        Else new members could be a majority of what their `dLegerPeers` say, and begin a group of their own.
+        """
+        if not self.is_stranger and self.book.newest.index < 0:
+            self.is_stranger = True
+            for link in list(self._up.values()):
+                link.hang_up(strangers_refusal(link.peer, self.me, self.book.newest))
+
+    def hear(self, found: Introduction) -> None:
+        """Note a newer configuration that an introduced peer knows."""
+        if self.book.hear(Membership(found.index, found.members)):
+            self._members_changed()
+
+    def _members_changed(self) -> None:
+        self.members = self.book.members
+        for link in [*self._strangers, *self._up.values()]:
+            if link.peer and link.peer not in self.members:
+                link.hang_up(strangers_refusal(link.peer, self.me, self.book.newest))
+        for peer in self.status.keys() - self.members:
+            del self.status[peer]
+        for peer in sorted(self.members):
+            self.status.setdefault(peer, PeerStatus("")).address = self.book.address(peer)
+
+    def join(
+        self, group: int, events: LinkEvents, segment_size: int, members: Iterable[MemberId] = ()
+    ) -> None:
+        """Have another group share the links, before there are any; its members stay linked for good."""
         assert group not in self.groups and not self._up, group
         self.groups[group] = events, segment_size
+        self.book.pin(members)
+        self._members_changed()
 
     def _linked(self, link: PeerLink, up: bool) -> None:
         for _number, (events, _size) in sorted(self.groups.items()):
@@ -381,11 +439,17 @@ class Peers:
         self.known.pop(peer, None)
         self.readmitted.add(peer)
 
+    def forget(self) -> None:
+        """Forget the logs of all members: the group goes on without them, and one that comes back is a new one."""
+        for peer in self.members:
+            self.known.pop(peer, None)
+            self.readmitted.discard(peer)
+
     def gone(self, link: PeerLink, why: str) -> None:
         """Note that a link has ended."""
         if link in self._strangers:
             self._strangers.remove(link)
-            if link.peer:
+            if link.peer in self.status:
                 self.status[link.peer].why = why
         if link.number >= 0 and self._up.get((link.peer, link.kind)) is link:
             del self._up[link.peer, link.kind]
@@ -430,6 +494,8 @@ class Peers:
     def tick(self, now: int, late: int) -> None:
         """Keep links alive, and end those that say nothing. What came while this loop was late is not read yet."""
         self.clock = now
+        if self.book.expire(now):
+            self._members_changed()
         for link in [*self._strangers, *self._up.values()]:
             if late > PING_MS // 2:
                 link.heard_at += late

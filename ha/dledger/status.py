@@ -50,3 +50,9 @@ class LedgerStatus(Struct, frozen=True):
     """The members that have still to let this learner in."""
     stuck: bool
     """Whether its disk has no room for its log: it cannot lead."""
+    voters: tuple[MemberId, ...]
+    """The members that vote, by the newest configuration in its log."""
+    old: tuple[MemberId, ...]
+    """The voters before, while a change is under way: both majorities are needed. Empty else."""
+    learners: tuple[MemberId, ...]
+    """The members that get the log and do not vote."""

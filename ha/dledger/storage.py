@@ -23,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
+from ropewalk.format.dledger.configuration import Configuration
+
 LogPoint: TypeAlias = tuple[int, int, int]
 """(index, term, pos)"""
 LogRun: TypeAlias = tuple[int, int, int, int, int]
@@ -46,6 +48,10 @@ class LogStorage(Protocol):
         """Return the term rows of the log, from its first retained entry on."""
 
     @property
+    def configurations(self) -> Sequence[tuple[int, Configuration]]:
+        """Return the configurations in the log and the indexes of their entries, from the one in force at its start."""
+
+    @property
     def end(self) -> LogPoint:
         """Return the log through its last entry."""
 
@@ -64,6 +70,9 @@ class LogStorage(Protocol):
     @property
     def incarnation(self) -> bytes:
         """Return the 16 bytes that were drawn when this log was made: a wiped member comes back with others."""
+
+    def configured(self, rows: Sequence[tuple[int, Configuration]]) -> None:
+        """Note which configurations the log carries now."""
 
     def save(self, term: int, vote: str, done: Callable[[], None]) -> None:
         """Put the ballot on disk, its file's name included."""

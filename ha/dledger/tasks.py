@@ -40,41 +40,56 @@ async def run(
 ) -> None:
     """Be a member until cancelled, and one of the groups that share its links. Raises `MemberFailed`."""
     async with trio.open_nursery() as nursery:
-        for peer in ledger.addresses:
-            if ledger.peers.dials(peer):
+        kept: set[tuple[MemberId, Link]] = set()
+        while True:
+            for peer in ledger.peers.dialed_members:
                 for kind in Link:
-                    nursery.start_soon(_keep_linked, ledger, shell, rng, peer, kind)
-        nursery.start_soon(_tick, (ledger, *sharing), shell)
+                    if (peer, kind) not in kept:
+                        kept.add((peer, kind))
+                        nursery.start_soon(_keep_linked, ledger, shell, rng, peer, kind, kept)
+            await _tick((ledger, *sharing), shell)
 
 
 async def _tick(ledgers: Sequence[LedgerShell], shell: Dialer) -> None:
-    while True:
-        due = trio.current_time() + TICK_S
-        await trio.sleep_until(due)
-        late = int(max(trio.current_time() - due, 0.0) * 1000)
-        for ledger in ledgers:
-            ledger.tick(late)
-        shell.flush()
+    due = trio.current_time() + TICK_S
+    await trio.sleep_until(due)
+    late = int(max(trio.current_time() - due, 0.0) * 1000)
+    for ledger in ledgers:
+        ledger.tick(late)
+    shell.flush()
 
 
 async def _keep_linked(
-    ledger: LedgerShell, shell: Dialer, rng: random.Random, peer: MemberId, kind: Link
+    ledger: LedgerShell,
+    shell: Dialer,
+    rng: random.Random,
+    peer: MemberId,
+    kind: Link,
+    kept: set[tuple[MemberId, Link]],
 ) -> None:
-    host, port = ledger.addresses[peer]
-    again_s = _AGAIN_FIRST_S
-    while True:
+    """Keep a link up until its peer is a member no more; it is in `kept` until then."""
+    peers, again_s, times = ledger.peers, _AGAIN_FIRST_S, 0
+    while places := peers.book.places(peer) if peer in peers.members else ():
         gone = trio.Event()
         began = trio.current_time()
+        place = places[times % len(places)]
+        host, _, port = place.rpartition(":")
         try:
-            await shell.dial(host, port, partial(_session, ledger, peer, kind, gone.set), _DIAL_S)
+            await shell.dial(host, int(port), partial(_session, ledger, peer, kind, gone.set), _DIAL_S)
         except OSError as exc:
-            ledger.peers.status[peer].why = f"{host}:{port}: {exc.strerror or exc}"
+            times += 1
+            if (status := peers.status.get(peer)) is not None:
+                status.why = f"{place}: {exc.strerror or exc}"
         else:
             await gone.wait()
+            times += (
+                peers.link(peer, kind) is None and trio.current_time() - began < 1.0
+            )  # refused, or not it
         if trio.current_time() - began > 5.0:
             again_s = _AGAIN_FIRST_S
         await trio.sleep(again_s * (0.5 + rng.random() / 2))
         again_s = min(2 * again_s, _AGAIN_MAX_S)
+    kept.discard((peer, kind))
 
 
 def _session(

@@ -348,6 +348,25 @@ class LedgerReadmitHeader(msgspec.Struct, rename="camel"):
     """The member that lost its log."""
 
 
+class LedgerChangeHeader(msgspec.Struct, rename="camel"):
+    """The header of code 30043."""
+
+    change: str
+    """`learn`, `promote` or `remove`."""
+    id: str
+    address: str = ""
+    """`host:port` of a member that is to learn."""
+    replacing: str = ""
+    """The voter that leaves when a learner is promoted."""
+
+
+class LedgerForceHeader(msgspec.Struct, rename="camel"):
+    """The header of code 30044."""
+
+    id: str
+    """The member that is asked, so that no other one does it."""
+
+
 class KvHeader(msgspec.Struct, rename="camel"):
     """The header of codes 30100 to 30103: the region, and the epoch of its cut as the client knows it."""
 

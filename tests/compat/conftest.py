@@ -22,6 +22,7 @@ import pytest
 from tests.bench.peers.rocketmq.artifacts import JavaUnavailable, classpath, program
 from tests.bench.peers.rocketmq.original import POM, Original
 from tests.compat.driver import SERIALIZATIONS, VERSIONS, Driver, Run
+from tests.compat.mqadmin import Mqadmin
 from tests.support.long_run import long_only
 
 # As for `tests/spark`: without the `spark` extra it cannot be imported. Under CI=true that is an error as it is.
@@ -127,6 +128,15 @@ def server(request: pytest.FixtureRequest) -> Server:
     assert target in ("ropewalk", "rocketmq"), target
     chosen: Server = request.getfixturevalue("ropewalk_server" if target == "ropewalk" else "original_server")
     return chosen
+
+
+@pytest.fixture(scope="session")
+def mqadmin(
+    server: Server, tools_classpath: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mqadmin]:
+    """RocketMQ's mqadmin before the server under test, in one JVM for all who ask it."""
+    with Mqadmin(server.namesrv, tools_classpath, tmp_path_factory.mktemp("mqadmin")) as running:
+        yield running
 
 
 @pytest.fixture(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from tests.bench.peers.rocketmq.artifacts import classpath, compiled, program
+from tests.support.jvm import SHORT_LIVED
 
 JAVA_DIR = Path(__file__).with_name("java")
 SOURCES = sorted((JAVA_DIR / "src").glob("*.java"))
@@ -134,7 +135,7 @@ class Driver:
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
     def _java(self, home: Path) -> list[str]:
-        options = [f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
+        options = [f"-Xmx{HEAP}", *SHORT_LIVED]
         options += [f"-Duser.home={home}", "-Dfile.encoding=UTF-8", "-Drocketmq.client.logLevel=WARN"]
         options += ["-Dio.netty.eventLoopThreads=2", "-Drocketmq.client.logRoot=" + str(home / "logs")]
         options += [f"-Drocketmq.serialize.type={self.serialization}"]

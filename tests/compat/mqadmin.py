@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.bench.peers.rocketmq.artifacts import compiled, program
+from tests.support.jvm import SHORT_LIVED
 
 SOURCES = [Path(__file__).with_name("java") / "tools" / "Mqadmin.java"]
 COMMAND_TIMEOUT_S = 90.0
@@ -21,7 +22,7 @@ class Mqadmin:
     """One JVM that runs commands against one name server, from entering to leaving the context."""
 
     def __init__(self, namesrv: str, classpath: str, home: Path) -> None:
-        options = ["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
+        options = ["-Xmx192m", *SHORT_LIVED]
         options += [f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", "-Dfile.encoding=UTF-8"]
         options += ["-Drocketmq.client.logLevel=WARN", f"-Drocketmq.client.logRoot={home / 'logs'}"]
         options += ["-Dio.netty.eventLoopThreads=2"]

@@ -24,6 +24,7 @@ from tests.bench.peers.rocketmq.artifacts import JavaUnavailable, compiled, prog
 from tests.compat.conftest import unavailable
 from tests.store.worlds import HOST
 from tests.support.clocks import Clock
+from tests.support.jvm import SHORT_LIVED
 from tests.support.recorded_stores import unpack
 
 SOURCE = Path(__file__).with_name("java") / "index" / "BuildIndex.java"
@@ -129,7 +130,7 @@ def test_our_files_equal_those_of_the_originals_class(
     theirs.mkdir()
     try:
         classes = compiled([SOURCE], tools_classpath)
-        command = [program("java"), "-Xmx64m", "-XX:+UseSerialGC", f"-Duser.home={tmp_path}"]
+        command = [program("java"), "-Xmx64m", *SHORT_LIVED, f"-Duser.home={tmp_path}"]
         command += ["-cp", f"{classes}:{tools_classpath}", "BuildIndex", str(theirs)]
     except JavaUnavailable as missing:
         unavailable(str(missing))

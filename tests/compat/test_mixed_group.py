@@ -17,6 +17,7 @@ from ropewalk.testing import RopewalkBroker
 from tests.bench.peers.rocketmq.artifacts import JavaUnavailable, classpath, compiled, program
 from tests.compat.conftest import unavailable
 from tests.compat.driver import JAVA_DIR
+from tests.support.jvm import SHORT_LIVED
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -58,7 +59,7 @@ class JavaMember:
 def java_member(namesrv: str, group: str, topic: str, home: Path) -> Iterator[JavaMember]:
     try:
         jars = classpath(JAVA_DIR / "client-5.5.0.xml")
-        command = [program("java"), "-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command = [program("java"), "-Xmx96m", *SHORT_LIVED]
         command += [f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home / 'logs'}"]
         command += ["-cp", f"{compiled([SOURCE], jars)}:{jars}", "Member", namesrv, group, topic]
     except JavaUnavailable as missing:

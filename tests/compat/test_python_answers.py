@@ -18,14 +18,6 @@ TOPIC, GROUP = "pythonAnswers", "pythonAnswering"
 MESSAGES = 8
 
 
-@pytest.fixture(scope="module")
-def admin(
-    java: str, server: Server, tools_classpath: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Mqadmin]:
-    with Mqadmin(server.namesrv, tools_classpath, tmp_path_factory.mktemp("mqadmin")) as running:
-        yield running
-
-
 class Member:
     """A Python consumer that has consumed everything, and goes on."""
 
@@ -40,13 +32,13 @@ class Member:
 
 
 @pytest.fixture(scope="module")
-def member(admin: Mqadmin, server: Server) -> Iterator[Member]:
+def member(mqadmin: Mqadmin, server: Server) -> Iterator[Member]:
     bodies: list[bytes] = []
 
     def handle(message: ReceivedMessage) -> None:
         bodies.append(message.body)
 
-    assert "success" in admin.run("updateTopic", "-b", server.broker, "-t", TOPIC, "-r", "2", "-w", "2")
+    assert "success" in mqadmin.run("updateTopic", "-b", server.broker, "-t", TOPIC, "-r", "2", "-w", "2")
     with Producer(server.namesrv, timeout=20) as producer:
         ids = [
             producer.send(TOPIC, Message(b"%d" % n, keys=f"k{n}")).offset_message_ids[0]
@@ -59,38 +51,38 @@ def member(admin: Mqadmin, server: Server) -> Iterator[Member]:
         yield Member(consumer, ids, bodies)
 
 
-def test_what_a_consumer_is_doing_is_shown_and_found_in_order(admin: Mqadmin, member: Member) -> None:
-    output = admin.run("consumerStatus", "-g", GROUP)
+def test_what_a_consumer_is_doing_is_shown_and_found_in_order(mqadmin: Mqadmin, member: Member) -> None:
+    output = mqadmin.run("consumerStatus", "-g", GROUP)
     assert re.search(rf"^1\s+{re.escape(member.client_id)}\s", output, re.MULTILINE), output
     assert "Same subscription in the same group of consumer" in output
     assert "Rebalance OK" in output
-    one = admin.run("consumerStatus", "-g", GROUP, "-i", member.client_id, "-s", "true")
+    one = mqadmin.run("consumerStatus", "-g", GROUP, "-i", member.client_id, "-s", "true")
     assert re.search(r"PROP_CONSUME_TYPE\s+: CONSUME_PASSIVELY", one), one
     assert re.search(rf"^{TOPIC}\s+broker-a\s+0\s", one, re.MULTILINE), one
 
 
-def test_progress_names_the_client_that_has_a_queue(admin: Mqadmin, member: Member) -> None:
+def test_progress_names_the_client_that_has_a_queue(mqadmin: Mqadmin, member: Member) -> None:
     until(
         lambda: (
-            sum(int(row[4]) for row in admin.table("consumerProgress", "-g", GROUP) if row[0] == TOPIC)
+            sum(int(row[4]) for row in mqadmin.table("consumerProgress", "-g", GROUP) if row[0] == TOPIC)
             == MESSAGES
         ),
         "its progress is committed",
     )
-    rows = [row for row in admin.table("consumerProgress", "-g", GROUP, "-s", "true") if row[0] == TOPIC]
+    rows = [row for row in mqadmin.table("consumerProgress", "-g", GROUP, "-s", "true") if row[0] == TOPIC]
     assert len(rows) == 2 and all(member.client_id.split("@")[0] in row for row in rows), rows
 
 
-def test_a_message_is_consumed_at_the_tools_wish(admin: Mqadmin, member: Member) -> None:
+def test_a_message_is_consumed_at_the_tools_wish(mqadmin: Mqadmin, member: Member) -> None:
     words = ("queryMsgById", "-i", member.ids[3], "-t", TOPIC, "-g", GROUP, "-d", member.client_id)
-    output = admin.run(*words)
+    output = mqadmin.run(*words)
     assert "consumeResult=CR_SUCCESS" in output, output
     assert member.bodies.count(b"3") == 2
 
 
-def test_a_reset_reaches_a_running_consumer(admin: Mqadmin, member: Member) -> None:
+def test_a_reset_reaches_a_running_consumer(mqadmin: Mqadmin, member: Member) -> None:
     before = len(member.bodies)
-    rows = admin.table("resetOffsetByTime", "-g", GROUP, "-t", TOPIC, "-s", "0")
+    rows = mqadmin.table("resetOffsetByTime", "-g", GROUP, "-t", TOPIC, "-s", "0")
     assert sorted(row[1:3] for row in rows[1:]) == [["0", "0"], ["1", "0"]], rows
     until(lambda: len(member.bodies) >= before + MESSAGES, "everything is consumed again")
     assert sorted(member.bodies[before:]) == [b"%d" % n for n in range(MESSAGES)]

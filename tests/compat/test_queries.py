@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,14 +23,6 @@ def sent(java: str, server: Server, tmp_path_factory: pytest.TempPathFactory) ->
     )
     result: dict[str, Any] = run.sent("view_by_id")[0]
     return result
-
-
-@pytest.fixture(scope="module")
-def mqadmin(
-    server: Server, tools_classpath: str, sent: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Mqadmin]:
-    with Mqadmin(server.namesrv, tools_classpath, tmp_path_factory.mktemp("mqadmin")) as running:
-        yield running
 
 
 def test_query_by_key_lists_the_message(mqadmin: Mqadmin, sent: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from tests.ha.pairs import (
     send,
     until_acknowledged,
 )
+from tests.support.jvm import SHORT_LIVED
 from tests.support.ports import free_ports
 from tests.support.waiting import until
 
@@ -44,7 +45,7 @@ class JavaProgram:
     def __init__(self, home: Path, main: str, *arguments: str) -> None:
         home.mkdir(exist_ok=True)
         jars = classpath(JAVA_DIR / "client-5.5.0.xml")
-        options = ["-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}"]
+        options = ["-Xmx96m", *SHORT_LIVED, f"-Duser.home={home}"]
         options.append(f"-Drocketmq.client.logRoot={home / 'logs'}")
         self._process = subprocess.Popen(
             [program("java"), *options, "-cp", f"{compiled(SOURCES, jars)}:{jars}", main, *arguments],

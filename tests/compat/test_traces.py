@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from ropewalk import Message, Producer, PushConsumer, ReceivedMessage, RetryLater
@@ -16,9 +14,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.slow]
 TOPIC, TRACES, SHOP, BILLING = "tracedOrders", "tracesOfOurs", "tracedShop", "tracedBilling"
 
 
-def test_query_msg_trace_by_id_tells_of_sends_and_deliveries(
-    server: Server, tools_classpath: str, tmp_path: Path
-) -> None:
+def test_query_msg_trace_by_id_tells_of_sends_and_deliveries(server: Server, mqadmin: Mqadmin) -> None:
     handled: set[str] = set()
 
     def handle(message: ReceivedMessage) -> None:
@@ -26,39 +22,38 @@ def test_query_msg_trace_by_id_tells_of_sends_and_deliveries(
         if message.keys == ["bad"]:
             raise RetryLater(-1)
 
-    with Mqadmin(server.namesrv, tools_classpath, tmp_path) as admin:
-        for topic in (TOPIC, TRACES):
-            assert "success" in admin.run(
-                "updateTopic", "-c", "DefaultCluster", "-t", topic, "-r", "1", "-w", "1"
-            )
-        with Producer(server.namesrv, group=SHOP, trace=True, trace_topic=TRACES) as producer:
-            good = producer.send(TOPIC, Message(b"seven b", keys="good", tags="paid")).message_id
-            bad = producer.send(TOPIC, Message(b"x", keys="bad")).message_id
-        with PushConsumer(
-            BILLING,
-            {TOPIC: "*"},
-            handle,
-            server.namesrv,
-            consume_from="earliest",
-            trace=True,
-            trace_topic=TRACES,
-        ):
-            until(lambda: handled >= {good, bad})
-        for message_id, outcome in ((good, "success"), (bad, "failed")):
-            heading, sent, second_heading, consumed = complete_table(admin, message_id)
-            assert heading[0] == second_heading[0] == "#Type"
-            assert (sent[:3], sent[-1]) == (["Pub", SHOP, "127.0.0.1"], "success")
-            assert (consumed[:2], consumed[-1]) == (["Sub", BILLING], outcome)
-            assert sent[-2].endswith("ms") and consumed[-2].endswith("ms")
+    for topic in (TOPIC, TRACES):
+        assert "success" in mqadmin.run(
+            "updateTopic", "-c", "DefaultCluster", "-t", topic, "-r", "1", "-w", "1"
+        )
+    with Producer(server.namesrv, group=SHOP, trace=True, trace_topic=TRACES) as producer:
+        good = producer.send(TOPIC, Message(b"seven b", keys="good", tags="paid")).message_id
+        bad = producer.send(TOPIC, Message(b"x", keys="bad")).message_id
+    with PushConsumer(
+        BILLING,
+        {TOPIC: "*"},
+        handle,
+        server.namesrv,
+        consume_from="earliest",
+        trace=True,
+        trace_topic=TRACES,
+    ):
+        until(lambda: handled >= {good, bad})
+    for message_id, outcome in ((good, "success"), (bad, "failed")):
+        heading, sent, second_heading, consumed = complete_table(mqadmin, message_id)
+        assert heading[0] == second_heading[0] == "#Type"
+        assert (sent[:3], sent[-1]) == (["Pub", SHOP, "127.0.0.1"], "success")
+        assert (consumed[:2], consumed[-1]) == (["Sub", BILLING], outcome)
+        assert sent[-2].endswith("ms") and consumed[-2].endswith("ms")
 
 
-def complete_table(admin: Mqadmin, message_id: str) -> list[list[str]]:
+def complete_table(mqadmin: Mqadmin, message_id: str) -> list[list[str]]:
     """Return the two headings and the two lines below them, once both traces have arrived."""
-    until(lambda: len(table(admin, message_id)) == 4, lambda: f"{table(admin, message_id)}")
-    return table(admin, message_id)
+    until(lambda: len(table(mqadmin, message_id)) == 4, lambda: f"{table(mqadmin, message_id)}")
+    return table(mqadmin, message_id)
 
 
-def table(admin: Mqadmin, message_id: str) -> list[list[str]]:
+def table(mqadmin: Mqadmin, message_id: str) -> list[list[str]]:
     """Return the lines that queryMsgTraceById prints of one message, as words."""
-    lines = admin.run("queryMsgTraceById", "-i", message_id, "-t", TRACES).splitlines()
+    lines = mqadmin.run("queryMsgTraceById", "-i", message_id, "-t", TRACES).splitlines()
     return [line.split() for line in lines if line.strip()]

@@ -25,10 +25,15 @@ SEGMENT_SIZE = 1 << 20
 class Member:
     """A member through all of its incarnations."""
 
-    def __init__(self, group: LedgerGroup, number: int, command: Sequence[str]) -> None:
+    def __init__(
+        self, group: LedgerGroup, number: int, command: Sequence[str], port: int, peers: str
+    ) -> None:
+        """`peers` are those that it is told of, itself among them."""
         self.id = f"n{number}"
         self.number = number
-        self.address = f"127.0.0.1:{group.ports[number]}"
+        self.port = port
+        self.peers = peers
+        self.address = f"127.0.0.1:{port}"
         self.store = group.root / self.id
         self.process: subprocess.Popen[bytes]
         self._group = group
@@ -38,9 +43,9 @@ class Member:
         """Start an incarnation, and do not wait until it is ready."""
         settings = {
             "enableDLegerCommitLog": "true",
-            "dLegerPeers": self._group.peers,
+            "dLegerPeers": self.peers,
             "dLegerSelfId": self.id,
-            "listenPort": self._group.ports[self.number],
+            "listenPort": self.port,
             "storePathRootDir": self.store,
             "mappedFileSizeCommitLog": SEGMENT_SIZE,
             "metricsExporterType": "DISABLE",
@@ -97,7 +102,10 @@ class LedgerGroup:
         self.name_server = f"127.0.0.1:{self.ports[6]}"
         self.peers = ";".join(f"n{each}-127.0.0.1:{self.ports[3 + each]}" for each in range(3))
         command = checkout_command()
-        self.members = [Member(self, each, [*tracer, *command] if not each else command) for each in range(3)]
+        self.members = [
+            Member(self, each, [*tracer, *command] if not each else command, self.ports[each], self.peers)
+            for each in range(3)
+        ]
         self._name_server: subprocess.Popen[bytes]
         self._log: IO[bytes]
 
@@ -133,6 +141,16 @@ class LedgerGroup:
                 member.process.stdout.close()
         stop(self._name_server)
         self._log.close()
+
+    def newcomer(self, number: int) -> tuple[Member, str]:
+        """Start a member that the group does not have yet; return it and its raft address."""
+        port, raft_port = free_ports(2)
+        address = f"127.0.0.1:{raft_port}"
+        command = checkout_command()
+        member = Member(self, number, command, port, f"{self.peers};n{number}-{address}")
+        self.members.append(member)
+        member.start()
+        return member, address
 
     def status(self) -> tuple[LedgerStatus, ...]:
         """Return what the members that answer say of themselves; nothing while there is no telling."""

@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.jvm import QUICK_START
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # For every JVM that Spark starts here, also those of commands: they live for seconds, and would spend much of these on
 # compiling code a second time.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_START)
 
 # Without the `spark` extra not even the modules under test can be imported. Under CI=true that is an error as it is.
 if importlib.util.find_spec("pyspark") is None and os.environ.get("CI", "").lower() != "true":
     collect_ignore_glob = ["*.py"]
-
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Of a JVM that lives for a minute: what its best compiler makes faster does not run that often."""
 
 
 def unavailable(reason: str) -> None:

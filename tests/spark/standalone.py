@@ -11,8 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Of JVMs that live for seconds: what they would compile well they will not run often."""
+from tests.support.jvm import QUICK_START
 
 
 class Daemon:

@@ -19,6 +19,11 @@ STEP_MS = 20
 PATIENCE_S = 60.0
 
 
+def raft_address(index: int) -> str:
+    """Return the address at which the others look for a member."""
+    return f"127.0.0.1:{40911 + index}"
+
+
 class End:
     """One end of a link: what it sends waits in the inbox of the other."""
 
@@ -49,12 +54,12 @@ class Member(InProcess):
     def __init__(
         self, group: LedgerBrokers, index: int, root: Path, disk: Disk | None, **settings: object
     ) -> None:
-        ids = ("n0", "n1", "n2")[: group.size]
+        ids = sorted({*range(group.size), index})
         super().__init__(
             config_of(
                 root,
                 enableDLegerCommitLog=True,
-                dLegerPeers=";".join(f"{id}-127.0.0.1:{40911 + n}" for n, id in enumerate(ids)),
+                dLegerPeers=";".join(f"n{each}-{raft_address(each)}" for each in ids),
                 dLegerSelfId=f"n{index}",
                 namesrvAddr="127.0.0.1:9876",
                 **settings,
@@ -171,11 +176,9 @@ class LedgerBrokers:
     def _link(self) -> None:
         for index, member in self.members.items():
             for other, peer in self.members.items():
-                if (
-                    index in self.apart
-                    or other in self.apart
-                    or not member.member.ledger.peers.dials(peer.id)
-                ):
+                if index in self.apart or other in self.apart:
+                    continue
+                if peer.id not in member.member.ledger.peers.dialed_members:
                     continue
                 for kind in Link:
                     if not any(e.peer == (peer.id, 1) and e.session.kind is kind for e in member.ends):

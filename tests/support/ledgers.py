@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -14,11 +14,15 @@ from ha.dledger.hello import Identity
 from ha.dledger.ledger import LedgerShell
 from ha.dledger.storage import LogPoint, LogRun
 from ha.raft.types import Role, Settings
+from ropewalk.format.dledger.configuration import Configuration, configuration_in
 from ropewalk.format.dledger.entry import encode_entries
+from ropewalk.format.names import TERM_TOPIC
+from ropewalk.format.record import encode_record
 
 SEGMENT = 64 << 10
 NOTHING = (-1, -1, 0)
 _FILLER = 8
+_NO_HOST = bytes(8)
 
 Entry = tuple[int, int, int, bytes]
 """(index, term, pos, the bytes of the entry)"""
@@ -77,6 +81,14 @@ class MemoryStorage:
         return rows
 
     @property
+    def configurations(self) -> list[tuple[int, Configuration]]:
+        return [
+            (entry[0], configuration_in(entry[3]))
+            for entry in self.disk.entries
+            if TERM_TOPIC.encode() in entry[3]
+        ]
+
+    @property
     def end(self) -> LogPoint:
         return end_of(self.disk.entries[-1]) if self.disk.entries else NOTHING
 
@@ -87,6 +99,8 @@ class MemoryStorage:
     @property
     def incarnation(self) -> bytes:
         return self.disk.incarnation
+
+    def configured(self, rows: Sequence[tuple[int, Configuration]]) -> None: ...
 
     # -- the storage queue -------------------------------------------------------------------------------
 
@@ -208,7 +222,8 @@ class MemoryStorage:
         self.leads = None
 
     def append_term_record(self, body: bytes) -> bool:
-        self.append(b"TERM" + body)
+        record = encode_record(TERM_TOPIC.encode(), 0, 0, 0, 0, 0, 0, _NO_HOST, 0, _NO_HOST, 0, 0, body, b"")
+        self.append(record)
         return True
 
     def append(self, payload: bytes) -> int:
@@ -355,7 +370,7 @@ class Node:
         """The payloads of all shown entries but those that open terms."""
         shown = self.ledger.shown.index
         found = [entry[3][48:] for entry in self.disk.entries[: shown + 1]]
-        return [each for each in found if not each.startswith(b"TERM")]
+        return [each for each in found if TERM_TOPIC.encode() not in each]
 
 
 async def until(is_so: Callable[[], bool], seconds: float, what: str) -> None:

@@ -14,7 +14,6 @@ import typer
 from ropewalk.client.admin.results import version_text
 from ropewalk.client.blocking.admin import Admin
 from tools.admin import broker as admin_broker
-from tools.admin import dledger as admin_dledger
 from tools.admin import group as admin_group
 from tools.admin import ha as admin_ha
 from tools.admin import message as admin_message
@@ -28,6 +27,7 @@ from tools.admin.base import (
     require_group,
     tell_skipped,
 )
+from tools.admin.dledger import members as admin_dledger
 from tools.admin.progress import Drawings, Interval, Watch, draw, group_sheet, queue_sheet
 from tools.common.mqadmin import GroupKnowingMqadmin
 from tools.common.options import (

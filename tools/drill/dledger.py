@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import trio
 
+from ropewalk.client.admin.results import LedgerMembers
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.errors import RopewalkError
 from tools.drill.stage import Drill, Stage
 from tools.drill.testbed.cluster import Node
+from tools.drill.testbed.ledger_cluster import LedgerCluster
 
 MODE = "dledger"
 ELECT_S = 10.0
@@ -19,10 +21,10 @@ SAME_BYTES = "Nothing acknowledged is lost, and the members hold the same bytes 
 
 
 def leader_and_followers(stage: Stage) -> tuple[Node, list[Node]]:
-    """Return the leader and the others, as they are now."""
+    """Return the leader and the others that run, as they are now."""
     name = stage.master().name
     (leader,) = (node for node in stage.cluster.nodes if node.name == name)
-    return leader, [node for node in stage.cluster.nodes if node is not leader]
+    return leader, [node for node in stage.cluster.nodes if node is not leader and node.running]
 
 
 async def _until_replaced(stage: Stage, leader: Node) -> bool:
@@ -193,6 +195,71 @@ async def rolling_restart(stage: Stage) -> None:
         await stage.until_acknowledged()
 
 
+async def replace_member(stage: Stage) -> None:
+    """A member is lost for good; a new one takes its place, and is needed when the leader is killed then."""
+    await stage.calm(0.15)
+    leader, followers = leader_and_followers(stage)
+    lost, spare = stage.rng.choice(followers), stage.cluster.spares[0]
+    stage.fault(f"kill -9 {lost.name}, for good")
+    lost.kill()
+    stage.gone.add(lost.name)
+    stage.hit(f"{lost.name} is gone")
+    await stage.calm(0.1)
+    if not await _take_in(stage, spare, replacing=lost) or not await stage.until_caught_up(spare):
+        return
+    await stage.calm(0.1)
+    leader, _followers = leader_and_followers(stage)
+    stage.fault(f"kill -9 {leader.name}, the leader: the new member is needed")
+    leader.kill()
+    if await _until_replaced(stage, leader) and await stage.restart(leader):
+        await stage.until_caught_up(leader)
+
+
+async def grow_to_five(stage: Stage) -> None:
+    """Two members are taken in, one after the other; then two of five are killed, and three go on."""
+    for spare in stage.cluster.spares:
+        await stage.calm(0.1)
+        if not await _take_in(stage, spare) or not await stage.until_caught_up(spare):
+            return
+    await stage.calm(0.1)
+    leader, followers = leader_and_followers(stage)
+    other = next(node for node in followers if node not in stage.cluster.spares)
+    for node in (leader, other):
+        stage.fault(f"kill -9 {node.name}")
+        node.kill()
+    stage.hit("three of five are left, two of them new")
+    if not await _until_replaced(stage, leader):
+        return
+    for node in (leader, other):
+        if not await stage.restart(node) or not await stage.until_caught_up(node):
+            return
+
+
+async def _take_in(stage: Stage, spare: Node, replacing: Node | None = None) -> bool:
+    """Start a new member, and have the group take it in; return whether it votes."""
+    cluster = stage.cluster
+    assert isinstance(cluster, LedgerCluster)
+    id, _, address = cluster.peer(spare.number).partition("-")
+    old = cluster.peer(replacing.number).partition("-")[0] if replacing is not None else ""
+    words = f"replace {old}" if old else "add"
+    stage.fault(f"start {spare.name}; ropewalk admin dledger {words} {id}-{address}")
+    try:
+        await spare.start()
+        members = await trio.to_thread.run_sync(
+            _ask_for_member, cluster.name_server, cluster.broker_name, id, address, old
+        )
+    except RopewalkError as exc:
+        stage.broken("not taken in", f"{spare.name}: {exc}")
+        return False
+    stage.hit(f"{', '.join(members.voters)} vote, {stage.since_fault():.1f} s after the first fault")
+    return True
+
+
+def _ask_for_member(name_server: str, broker_name: str, id: str, address: str, old: str) -> LedgerMembers:
+    with Admin(name_server) as admin:
+        return admin.add_member(broker_name, id, address, replacing=old)
+
+
 LEDGER_DRILLS = (
     Drill(
         name="kill-leader",
@@ -265,5 +332,23 @@ LEDGER_DRILLS = (
         members=3,
         mode=MODE,
         script=rolling_restart,
+    ),
+    Drill(
+        name="replace-member",
+        title="kill -9 a follower for good; a new member takes its place under load",
+        expects=SAME_BYTES + " The group goes on with the new member when the leader is killed then.",
+        members=3,
+        spares=1,
+        mode=MODE,
+        script=replace_member,
+    ),
+    Drill(
+        name="grow-to-five",
+        title="take two new members in under load, then kill -9 two of the five",
+        expects=SAME_BYTES + " Three of five go on.",
+        members=3,
+        spares=2,
+        mode=MODE,
+        script=grow_to_five,
     ),
 )

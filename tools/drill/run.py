@@ -57,12 +57,13 @@ async def run_drill(drill: Drill, options: Options, progress: Progress) -> Resul
             settings={**drill.settings, **options.settings},
             command=options.command,
             rng=rng,
+            spares=drill.spares,
         )
         with ExitStack() as disks:
             if drill.slave_disk is not None:
                 disks.enter_context(small_disk(cluster.nodes[-1].store, drill.slave_disk))
             async with cluster:
-                progress.stage(f"starting {counted(len(cluster.nodes), 'broker')} and a name server")
+                progress.stage(f"starting {counted(drill.members, 'broker')} and a name server")
                 try:
                     await cluster.start()
                 except Ended as exc:
@@ -125,7 +126,8 @@ class _Run:
 
     async def run(self) -> Result:
         try:
-            for member in self.group.members if self.drill.mode == MODE else self.group.members[:1]:
+            members = self.group.members[: self.drill.members]
+            for member in members if self.drill.mode == MODE else members[:1]:
                 await create_topic(member.address, self.spec.topic, self.spec.queues)
         except RopewalkError as exc:
             raise CannotRun(f"the group takes no topic: {exc}") from exc
@@ -272,7 +274,7 @@ class _Run:
 
     def _compare(self, cluster: Cluster) -> Replicas:
         """The files of the members, which have stopped."""
-        nodes = cluster.nodes
+        nodes = [node for node in cluster.nodes if node.starts and node.name not in self.stage.gone]
         for node in nodes:
             if node.status not in (0, None) and node.name not in self.stage.failed_to_start:
                 self.stage.broken(

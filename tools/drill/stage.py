@@ -59,6 +59,8 @@ class Drill:
     """The claim that a clean verdict proves, in a sentence or two."""
     members: int
     script: Script
+    spares: int = 0
+    """Members that the script starts, and no one before."""
     mode: str = "master-slave"
     """How the group finds its master: "master-slave" by an administrator's order, "dledger" by elections."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -101,6 +103,8 @@ class Stage:
         """How far each member's log reached when it was last asked."""
         self.fault_at: float | None = None
         self.failed_to_start: set[str] = set()
+        self.gone: set[str] = set()
+        """Members that are to be part of the group no more: their files may be older than the others'."""
         self.after_stop: Callable[[], Awaitable[None]] | None = None
         """Steps left when the members have stopped, before their files are compared."""
 

@@ -5,33 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ropewalk.client.admin.cluster import document_in
-from ropewalk.client.admin.messages import MessageSteps
+from ropewalk.client.admin.ledger import LedgerSteps
 from ropewalk.client.admin.results import (
     BrokerMember,
     BrokerStatus,
-    LedgerStatus,
     SinkStatus,
     Statistics,
-    read_ledger_status,
     read_sinks,
     read_statistics,
 )
 from ropewalk.client.core.steps import Steps, answer_header
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import LocalProtocolError, Refused, Rejected
+from ropewalk.errors import LocalProtocolError
 from ropewalk.format.headers import (
     AddPermResponseHeader,
     BrokerNameHeader,
     BrokerStatsHeader,
-    LedgerReadmitHeader,
-    LedgerTransferHeader,
     SinkHeader,
     WipePermResponseHeader,
 )
 from ropewalk.format.remoting import Command
 
 
-class AdminCore(MessageSteps):
+class AdminCore(LedgerSteps):
     """An administrator's conversations, all of them: carried by `Admin` and `AsyncAdmin`."""
 
     def broker_status(
@@ -138,57 +134,6 @@ class AdminCore(MessageSteps):
             none_for=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.QUERY_NOT_FOUND),
         )
         return tuple(member for member, _ in answers)
-
-    def ledger_status(self, *, broker: str | None = None) -> Steps[tuple[LedgerStatus, ...]]:
-        """Return the status of each registered member of DLedger groups; other brokers are left out."""
-        members = yield from self.selected(cluster=None, broker=broker)
-        answers = yield from self.query_all(
-            members,
-            RequestCode.ROPEWALK_LEDGER_STATUS,
-            none_for=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.ILLEGAL_OPERATION),
-        )
-        return tuple(read_ledger_status(member, document_in(answer)) for member, answer in answers)
-
-    def transfer_lead(self, broker: str, to: str = "") -> Steps[str]:
-        """Have the leader of a broker's DLedger group hand over to a member ("": the one that lacks least).
-
-        Returns the id of the member that leads then. Raises `Rejected` where no member leads, and the error of the
-        leader's answer where it goes on leading; nothing is lost then either.
-        """
-        found = yield from self.ledger_status(broker=broker)
-        leader = max((each for each in found if each.leads), key=lambda each: each.term, default=None)
-        if leader is None:
-            raise Rejected(
-                f"no member of {broker} leads a DLedger group; `ropewalk admin dledger status` shows its members"
-            )
-        header = LedgerTransferHeader(to)
-        answer = yield from self.ask(leader.member.address, RequestCode.ROPEWALK_LEDGER_TRANSFER, header)
-        return answer.ext.get("leader", "")
-
-    def readmit(self, broker: str, id: str) -> Steps[dict[str, str]]:
-        """Have the members of a broker's DLedger group let one in that lost its log; it learns before it votes.
-
-        Returns by member how it answered: "" where it lets it in. Members that are not asked because they do not
-        answer are those of `skipped`. Raises `Rejected` where the group has no such member.
-        """
-        found = yield from self.ledger_status(broker=broker)
-        members = sorted({member for each in found for member in each.members})
-        if id not in members:
-            raise Rejected(
-                f"{id} is no member of {broker}; its members are {', '.join(members) or 'unknown'}"
-            )
-        answers: dict[str, str] = {}
-        for each in found:
-            if each.id == id:
-                continue
-            try:
-                yield from self.ask(
-                    each.member.address, RequestCode.ROPEWALK_LEDGER_READMIT, LedgerReadmitHeader(id)
-                )
-                answers[each.id] = ""
-            except Refused as refused:
-                answers[each.id] = str(refused)
-        return answers
 
     def name_server_config(self) -> Steps[dict[str, dict[str, str]]]:
         """Return the settings of each name server."""

@@ -146,13 +146,35 @@ class LedgerPeerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerMembers:
+    """The members of a DLedger group, by the newest configuration that a member knows."""
+
+    voters: tuple[str, ...]
+    old: tuple[str, ...] = ()
+    """The voters before, while a change is under way: majorities of both are needed."""
+    learners: tuple[str, ...] = ()
+    """Members that get the log and do not vote."""
+
+    @property
+    def everyone(self) -> tuple[str, ...]:
+        """All members, in their order."""
+        return tuple(sorted({*self.voters, *self.old, *self.learners}))
+
+
+def read_ledger_members(ext: Mapping[str, str]) -> LedgerMembers:
+    """Return the members in the answer to 30043."""
+    voters, learners = (tuple(filter(None, ext.get(key, "").split(","))) for key in ("voters", "learners"))
+    return LedgerMembers(voters, (), learners)
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerStatus:
     """A member of a DLedger group, as it sees itself and the others."""
 
     member: BrokerMember
     id: str
     group: str
-    members: tuple[str, ...]
+    members: LedgerMembers
     role: str
     term: int
     leader: str
@@ -187,7 +209,7 @@ def read_ledger_status(member: BrokerMember, document: Document) -> LedgerStatus
         member,
         str(document["id"]),
         str(document["group"]),
-        tuple(map(str, document["members"])),
+        LedgerMembers(*(tuple(map(str, document[key])) for key in ("voters", "old", "learners"))),
         str(standing["role"]),
         int(standing["term"]),
         str(standing["leader"] or ""),

@@ -405,6 +405,12 @@ def test_a_full_disk_is_not_ready_and_says_why(tmp_path: Path) -> None:
         running.until(lambda: it.get("/readyz").status == 200)
 
 
+def test_a_broker_that_is_ready_says_what_else_is_to_be_known(tmp_path: Path) -> None:
+    with InProcess(config_of(tmp_path)) as running, scraped(running) as it:
+        running.broker.context.ha_status = HaStatus(notes=("n3 learns, and does not vote",))
+        assert it.get("/readyz")[:2] == (200, "ready\nn3 learns, and does not vote\n")
+
+
 FENCE = "fenced: 10.0.0.2 became master under epoch 4"
 QUORUM = "1 of 2 slaves is there, and an acknowledgement needs 2"
 

@@ -42,7 +42,7 @@ def pass_time(running: InProcess, ms: int, step_ms: int = 50) -> None:
     """Let time pass as the loop sees it, a tick and a turn for each step."""
     for _ in range(0, ms, step_ms):
         running.tick(step_ms)
-        while running.broker._timers_behind:
+        while running.broker.deliveries.timers_behind:
             running.turn()
 
 

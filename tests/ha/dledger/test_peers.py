@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from ha.dledger.address_book import LEAVING_MS, Membership
 from ha.dledger.frames import to_fields
 from ha.dledger.hello import Identity, Step, encode
 from ha.dledger.peers import INTRODUCTION_MS, PING_MS, SILENCE_MS, PeerLink, Peers
@@ -86,12 +87,12 @@ class Side:
 
 
 def connect(
-    dialer: Side, acceptor: Side, kind: Link = Link.CONTROL, *, piece: int = 1 << 20
+    dialer: Side, acceptor: Side, kind: Link = Link.CONTROL, *, piece: int = 1 << 20, to: MemberId = ""
 ) -> tuple[PeerLink, PeerLink]:
     """Connect two members, and carry bytes both ways, in pieces, until neither has more to say."""
     one, other = Wire(), Wire()
     accepted = acceptor.peers.accept(other)
-    dialed = dialer.peers.dialed(one, acceptor.peers.me.id, kind, lambda: None)
+    dialed = dialer.peers.dialed(one, to or acceptor.peers.me.id, kind, lambda: None)
     carry(dialed, accepted, piece)
     return dialed, accepted
 
@@ -137,7 +138,7 @@ REFUSED = {
     "cluster": (changed(ME, cluster="d"), "group g in cluster d"),
     "group": (changed(ME, group="h"), "group h in cluster c"),
     "id": (changed(ME, id="n7"), "names n1, and not n7"),
-    "own id": (changed(ME, id="n0"), "give each member a dLegerSelfId of its own"),
+    "own id": (changed(ME, id="n2"), "give each member a dLegerSelfId of its own"),
     "segment size": (changed(ME, segment_size=1 << 21), "mappedFileSizeCommitLog is 2097152 at n1 and 1048576 at n0"),
     "incarnation": (changed(ME, incarnation=b"2" * 16), "n1 came back with an empty store"),
 }  # fmt: skip
@@ -146,8 +147,9 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_the_acceptor_refuses_in_words_before_anything_changes(case: str) -> None:
     me, words = REFUSED[case]
-    dialer, acceptor = Side(me), Side(PEER, ("n1",), {"n1": b"1" * 16})
-    dialed, accepted = connect(dialer, acceptor)
+    acceptor = Side(changed(PEER, id="n2") if case == "own id" else PEER, ("n1",), {"n1": b"1" * 16})
+    dialer = Side(me)
+    dialed, accepted = connect(dialer, acceptor, to="n0")
     assert not dialed.is_up and not accepted.is_up
     assert dialer.news == [] and acceptor.news == []
     assert words in dialer.peers.status["n0"].why, "the dialer's owner is told"
@@ -408,3 +410,115 @@ def test_a_forwarded_request_travels_on_the_control_link_and_on_no_other(kind: K
     dialed.send(encode_head(kind, 0, 0, 5, (0, 0, 0, 0, 0, 0), b"request"), b"request")
     with pytest.raises(RemoteProtocolError, match="on the DATA link"):
         carry(dialed, accepted)
+
+
+GROUP = {"n0": "host-n0:1", "n1": "host-n1:1", "n2": "host-n2:1"}
+
+
+def configured(me: Identity, index: int, *members: MemberId, settings: tuple[MemberId, ...] = ()) -> Side:
+    """A member whose log has a configuration."""
+    side = Side(me, settings or members)
+    side.peers.configure(Membership(index, {id: f"host-{id}:1" for id in members}))
+    return side
+
+
+def member(number: int) -> Identity:
+    return changed(ME, id=f"n{number}", incarnation=b"%d" % number * 16)
+
+
+def test_a_member_that_the_group_does_not_have_is_refused_with_the_command_that_adds_it() -> None:
+    stranger, old = Side(member(3), ("n0", "n1", "n2", "n3")), configured(PEER, 0, "n0", "n1", "n2")
+    dialed, accepted = connect(stranger, old)
+    assert not dialed.is_up and not accepted.is_up
+    why = stranger.peers.status["n0"].why
+    assert "n3 is no member of group g, which n0, n1, n2 are" in why
+    assert "`ropewalk admin dledger add n3-HOST:PORT`" in why
+
+
+def test_new_members_that_a_group_refuses_begin_no_group_of_their_own() -> None:
+    settings = ("n0", "n3", "n4")
+    three, four, old = Side(member(3), settings), Side(member(4), settings), configured(PEER, 0, "n0")
+    linked, _ = connect(four, three)
+    assert linked.is_up, "as those of a group that begins"
+    connect(three, old)
+    assert not three.peers.link("n4", Link.CONTROL)
+    again, _ = connect(four, three)
+    assert not again.is_up
+    assert "n3 and n4 are both new to group g, which works without them" in four.peers.status["n3"].why
+    old.peers.configure(Membership(5, {"n0": "h:1", "n3": "h:2", "n4": "h:3"}))
+    assert connect(three, old)[0].is_up
+    assert connect(four, three)[0].is_up, "the group has told of both"
+
+
+def test_a_new_member_learns_of_all_others_from_the_first_that_it_meets() -> None:
+    new = Side(member(3), ("n0", "n3"))
+    assert list(new.peers.dialed_members) == ["n0"]
+    old = configured(PEER, 7, "n0", "n1", "n2", "n3")
+    dialed, _accepted = connect(new, old)
+    assert dialed.is_up
+    assert list(new.peers.dialed_members) == ["n0", "n1", "n2"]
+    assert new.peers.book.places("n2") == ("host-n2:1",)
+    assert new.peers.status["n2"].address == "host-n2:1"
+
+
+def test_a_member_that_was_away_accepts_a_leader_that_its_log_has_never_heard_of() -> None:
+    away, leader = configured(PEER, 3, "n0", "n1", "n2"), configured(member(4), 9, "n0", "n2", "n4")
+    _dialed, accepted = connect(leader, away)
+    assert accepted.is_up and away.news == [("n4", 1, Link.CONTROL, True)]
+
+
+def test_the_member_with_the_newer_configuration_refuses_one_that_was_removed() -> None:
+    here, removed = configured(PEER, 9, "n0", "n2", "n4"), configured(ME, 3, "n0", "n1", "n2")
+    dialed, _accepted = connect(removed, here)
+    assert (
+        not dialed.is_up
+        and "n1 is no member of group g, which n0, n2, n4 are" in removed.peers.status["n0"].why
+    )
+
+
+def test_a_member_that_leaves_is_linked_for_a_while_for_it_may_lead_until_that_is_committed() -> None:
+    here, leaving = configured(PEER, 3, "n0", "n1", "n2"), configured(ME, 3, "n0", "n1", "n2")
+    _dialed, accepted = connect(leaving, here)
+    for side in (here, leaving):
+        side.peers.configure(Membership(8, {"n0": "host-n0:1", "n2": "host-n2:1"}))
+    assert accepted.is_up
+    accepted.closed()
+    _dialed, accepted = connect(leaving, here)
+    assert accepted.is_up, "also after its link has broken"
+    here.now = LEAVING_MS
+    here.peers.tick(here.now, LEAVING_MS)
+    assert not here.peers.link("n1", Link.CONTROL) and "n1" not in here.peers.status
+    assert here.news[-1] == ("n1", 2, Link.CONTROL, False)
+    assert not connect(leaving, here)[0].is_up
+
+
+def test_what_was_heard_is_forgotten_when_the_own_log_is_as_new() -> None:
+    here = configured(PEER, 3, "n0", "n1")
+    connect(configured(ME, 9, "n0", "n1", "n5"), here)
+    assert here.peers.members == {"n1", "n5"}
+    here.peers.configure(Membership(9, {"n0": "host-n0:1", "n1": "host-n1:1", "n6": "host-n6:1"}))
+    assert here.peers.members == {"n1", "n6"}
+    connect(configured(ME, 9, "n0", "n1", "n5"), here)
+    assert here.peers.members == {"n1", "n6"}, "an older one, or one as old, tells nothing new"
+
+
+def test_a_cut_goes_back_to_the_configuration_before() -> None:
+    here = configured(PEER, 3, "n0", "n1")
+    here.peers.configure(Membership(9, {**GROUP}))
+    here.peers.configure(Membership(3, {id: GROUP[id] for id in ("n0", "n1")}))
+    here.peers.tick(LEAVING_MS, LEAVING_MS)
+    assert here.peers.members == {"n1"}
+
+
+def test_a_member_that_moved_is_looked_for_where_its_settings_say_too() -> None:
+    here = configured(ME, 3, "n0", "n1")
+    here.peers.configure(Membership(4, {"n0": "old-host:1", "n1": "host-n1:1"}))
+    assert here.peers.book.places("n0") == ("old-host:1", "host-n0:1")
+
+
+def test_an_introduction_of_a_large_group_with_long_names_fits() -> None:
+    ids = [f"n{number}" for number in range(15)]
+    here, there = Side(PEER), Side(ME, ("n0",))
+    for side in (here, there):
+        side.peers.configure(Membership(3, {id: f"{'h' * 253}-{id}:40911" for id in ids}))
+    assert connect(there, here)[0].is_up

@@ -108,10 +108,9 @@ class LedgerNode(Machine):
         self.alive = True
         self.world.log(self, "starts")
         peers = self.member.ledger.peers
-        for peer in self.member.ledger.addresses:
-            if peers.dials(peer):
-                for kind in Link:
-                    self._dial(peer, kind)
+        for peer in peers.dialed_members:
+            for kind in Link:
+                self._dial(peer, kind)
         self._later(self.world.chance.uniform(0, 0.1), self._tick)
         self._later(self.world.chance.uniform(0, TICK_S), partial(self._tell_time, self.world.events.now))
         self._later(2, self._save_now_and_then)
@@ -229,7 +228,8 @@ class LedgerNode(Machine):
             self._later(self.world.chance.uniform(0.02, 0.1), lambda: self._dial(peer, kind))
 
         try:
-            end = self.net.connect(self.ip, self, self.member.ledger.addresses[peer])
+            host, _, port = self.member.ledger.addresses[peer].rpartition(":")
+            end = self.net.connect(self.ip, self, (host, int(port)))
         except OSError:
             again()
             return

@@ -11,6 +11,7 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from ha.dledger.address_book import AddressBook, Membership
 from ha.dledger.frames import from_frame
 from ha.dledger.hello import Identity
 from ha.dledger.ledger import LedgerShell
@@ -302,7 +303,11 @@ class SimPeers:
     """The links of a member, as its shell sees them."""
 
     def __init__(self, member: StoreMember) -> None:
+        self.book = AddressBook(member.id, {})
         self._member = member
+
+    def configure(self, membership: Membership) -> None:
+        self.book.configure(membership, 0)
 
     def link(self, peer: MemberId, kind: Link) -> SimLink | None:
         return SimLink(self._member, peer) if (peer, kind) in self._member.links else None

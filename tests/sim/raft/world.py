@@ -640,14 +640,15 @@ class World:
             leader.append([self.payload_number() for _ in range(3)])
             payloads = set(leader.waiting)
             token = self.transfer(leader, target)
-            end = self.time + 1500
-            while self.time < end - 300:  # clients go on sending to whoever takes messages
-                self.run_until(self.time + 5)
+            end = self.time + 1200
+            now: Member | None = leader
+            while self.time < end and (token not in self.outcomes or now is None or now.id != target):
+                self.run_until(self.time + 5)  # clients go on sending to whoever takes messages
                 now = self.leader()
                 if now is not None and now.log.accepts:
                     now.append([self.payload_number()])
                     payloads |= now.waiting
-            self.run_until(end)
+            self.run_until(self.time + 300)
             now = self.leader()
             if now is None or now.id != target or self.outcomes.get(token) is not TransferResult.SUCCESS:
                 raise Broken(
@@ -686,7 +687,12 @@ class World:
         assert leader is not None and leader.core is not None
         if not set(self.settings.preferred) & set(leader.core.config.voters):
             return
-        self.run_until(self.time + 20_000)
+        end = self.time + 20_000
+        while self.time < end and (
+            (leader := self.leader()) is None or leader.id not in self.settings.preferred
+        ):
+            self.run_until(self.time + 50)
+        self.run_until(self.time + 2_500)
         leader = self.leader()
         if leader is None or leader.id not in self.settings.preferred:
             raise Broken(f"I18: {self.settings.preferred} is preferred: {self.describe()}")

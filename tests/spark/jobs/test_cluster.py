@@ -14,7 +14,8 @@ import pytest
 
 from tests.bench.spark_data import make_store
 from tests.spark.jobs.stores import fill
-from tests.spark.standalone import QUICK_START, executors, standalone_cluster
+from tests.spark.standalone import executors, standalone_cluster
+from tests.support.jvm import QUICK_START
 from tests.support.processes import checkout_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]

@@ -17,6 +17,7 @@ from pathlib import Path
 from ropewalk.client.blocking.simple import Client
 from ropewalk.client.core.messages import Message
 from ropewalk.errors import Rejected, RopewalkError
+from tests.support.jvm import QUICK_START
 from tests.support.processes import checkout_environment
 from tests.support.sessions import PATIENCE_S, SessionProcess
 
@@ -51,7 +52,6 @@ query.awaitTermination()
 spark.stop()
 """
 
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CONF = {
     "spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1", "spark.driver.extraJavaOptions": QUICK_START,

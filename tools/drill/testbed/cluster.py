@@ -210,8 +210,12 @@ class Cluster(Group):
         settings: Mapping[str, str],
         command: Sequence[str] | None = None,
         rng: random.Random,
+        spares: int = 0,
     ) -> None:
-        """`settings` are configuration keys for every member; `command` starts another build than this one."""
+        """`settings` are configuration keys for every member; `command` starts another build than this one.
+
+        `spares` are members that a drill may start later: `start` leaves them out.
+        """
         self.root = root
         words = list(command or this_command())
         self.secret = settings.get("ropewalkSecret", "")
@@ -227,8 +231,9 @@ class Cluster(Group):
         )
         self.nodes = [
             Node(number, root, words, self._settings(number, members, settings), environment)
-            for number in range(1, members + 1)
+            for number in range(1, members + spares + 1)
         ]
+        self.spares = self.nodes[members:]
         self.helpers: list[Process] = []
         """Other programs that a drill has started beside the brokers."""
         self._words = words
@@ -308,10 +313,11 @@ class Cluster(Group):
         return next((node.name for node in self.nodes if node.pid == pid and pid is not None), CLIENTS)
 
     async def start(self) -> None:
-        """Start all members, the master first."""
+        """Start all members but the spares, the master first."""
         for node in self.nodes:
             node.write_config()
-            await node.start()
+            if node not in self.spares:
+                await node.start()
         self.mode = str(self.nodes[0].ready.get("mode", ""))
         self.promise = str(self.nodes[0].ready.get("sendOk", ""))
 

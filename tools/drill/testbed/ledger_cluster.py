@@ -1,6 +1,7 @@
 """A throw-away group of DLedger mode: members that elect their leader, with doors for what they say to each other.
 
-node-1 is n0, node-2 is n1, node-3 is n2; the port of `dLegerPeers` is three above the broker's
+node-1 is n0, node-2 is n1, node-3 is n2; the port of `dLegerPeers` is three above the broker's.
+A spare names the members that begin the group, and itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ class LedgerCluster(Cluster):
         found = super()._settings(number, members, settings)
         for key in ("brokerId", "brokerRole", "slaveTimeout"):
             found.pop(key)
-        peers = [f"n{each}-{self._net}.{101 + each}:{self.port + _PEER_PORT}" for each in range(members)]
+        founders = {*range(1, members + 1), number}
+        peers = [self.peer(each) for each in sorted(founders)]
         return {
             **found,
             "enableDLegerCommitLog": "true",
@@ -27,6 +29,10 @@ class LedgerCluster(Cluster):
             "dLegerPeers": ";".join(peers),
             **settings,
         }
+
+    def peer(self, number: int) -> str:
+        """Return a member as `dLegerPeers` names it."""
+        return f"n{number - 1}-{self._net}.{100 + number}:{self.port + _PEER_PORT}"
 
     async def _add_doors(self) -> None:
         await super()._add_doors()

@@ -16,13 +16,13 @@ from tools.admin.base import Sheet, command, tell_skipped
 from tools.common.options import complete_broker
 from tools.common.output import UsageError, print_json
 
-__all__ = ["app", "status_rows"]
+__all__ = ["SomeBroker", "app", "one_group", "status_rows"]
 
 app = typer.Typer(
     name="dledger",
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Groups that elect their leader (DLedger mode): look, move the lead, let a member in that lost its disk.",
+    help="Groups that elect their leader (DLedger mode): look, move the lead, change the members.",
 )
 
 COLUMNS = (
@@ -67,7 +67,7 @@ def transfer(
     as_json: bool,
 ) -> None:
     """Have the leader hand over to another member. Nothing is lost; producers wait for some milliseconds."""
-    name, _found = _one_group(admin, broker)
+    name, _found = one_group(admin, broker)
     leader = admin.transfer_lead(name, to or "")
     if as_json:
         print_json({"broker": name, "leader": leader})
@@ -88,8 +88,8 @@ def readmit(
     Every other member has to let it in; repeat the command when one that did not answer is back. No message is lost by
     it, whatever ID is given.
     """
-    name, found = _one_group(admin, broker)
-    others = {other for each in found for other in each.members} - {member}
+    name, found = one_group(admin, broker)
+    others = {other for each in found for other in each.members.everyone} - {member}
     answers = admin.readmit(name, member)
     answers |= {other: f"{other} does not answer" for other in others - answers.keys()}
     refused = sorted((other, why) for other, why in answers.items() if why)
@@ -105,7 +105,7 @@ def readmit(
         raise typer.Exit(1)
 
 
-def _one_group(admin: Admin, broker: str | None) -> tuple[str, tuple[LedgerStatus, ...]]:
+def one_group(admin: Admin, broker: str | None) -> tuple[str, tuple[LedgerStatus, ...]]:
     """Return the group that is meant, and its members that answer. Raises `UsageError` where none or several are."""
     found = admin.ledger_status(broker=broker)
     names = {each.member.broker_name for each in found}
@@ -162,6 +162,18 @@ def _state(each: LedgerStatus) -> str:
 
 
 def _place(each: LedgerStatus) -> str:
+    members = each.members
+    if each.leads and members.old:
+        change = f"{', '.join(members.old)} to {', '.join(members.voters)}"
+        return f"{_own_place(each)}; the voters change from {change}: majorities of both are needed"
+    if each.id not in members.everyone and each.end >= 0:
+        return f"is no member any more: {', '.join(members.voters)} vote"
+    if each.id in members.learners:
+        return f"{_own_place(each)}; learns, and does not vote"
+    return _own_place(each)
+
+
+def _own_place(each: LedgerStatus) -> str:
     if each.leads:
         down = [
             f"{peer.id} ({peer.why})" if peer.why else peer.id for peer in each.peers if not peer.is_linked

@@ -1,0 +1,107 @@
+"""`ConfigFiles`: which table of the broker lies in which file, how a start reads them and what is left to write.
+
+    config/topics.json              config/subscriptionGroup.json      config/consumerOffset.json
+    config/messageRequestMode.json  config/delayOffset.json            config/consumerFilter.json
+    config/timermetrics             config/transactionMetrics          ropewalk/offsetTimes.json
+
+All but the last are RocketMQ's. The tables make their texts themselves; `process` asks for `dumps` now and then, and
+writes those whose numbers have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from broker.consume.filters import FilterTable
+from broker.context import BrokerContext
+from broker.state import json_file
+from broker.timers.deliveries import Deliveries
+from broker.transactions.service import TransactionService
+
+log = structlog.get_logger("broker")
+
+
+class ConfigFiles:
+    """The files of one broker's tables."""
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        filters: FilterTable,
+        deliveries: Deliveries,
+        transactions: TransactionService,
+        has_replicas: Callable[[], bool],
+    ) -> None:
+        self._context = context
+        self._filters = filters
+        self._deliveries = deliveries
+        self._transactions = transactions
+        self._has_replicas = has_replicas
+        root = context.config.store_path_root_dir
+        self._directory = root / "config"
+        self._offset_times = root / "ropewalk" / "offsetTimes.json"
+
+    def load(self, now: int) -> None:
+        """Read every table. Blocks. Raises `StoreConfigDamaged`."""
+        context = self._context
+        value, findings = json_file.load(self._directory / "delayOffset.json")
+        self._tell("delayOffset.json", [*findings, *self._deliveries.load(value)])
+        for name, load in (
+            ("topics.json", context.topics.load),
+            ("subscriptionGroup.json", context.groups.load),
+            ("consumerOffset.json", context.offsets.load),
+            ("messageRequestMode.json", context.request_modes.load),
+            ("timermetrics", context.timers.metrics.load),
+            ("consumerFilter.json", lambda value: self._filters.load(value, now)),
+        ):
+            value, findings = json_file.load(self._directory / name)
+            self._tell(name, [*findings, *(load(value) if value is not None else ())])
+        times, findings = json_file.load(self._offset_times)
+        self._tell(self._offset_times.name, findings)
+        context.offsets.load_times(times or {})
+        self._load_transaction_counts()
+
+    def _load_transaction_counts(self) -> None:
+        name = "transactionMetrics"
+        try:
+            value, findings = json_file.load(self._directory / name)
+        except json_file.StoreConfigDamaged as exc:
+            value, findings = None, [str(exc)]  # all of it is counted anew from the log
+        self._tell(name, findings)
+        self._transactions.counts.load(value or {})
+
+    def _tell(self, name: str, findings: list[str]) -> None:
+        for finding in findings:
+            log.warning("config file", file=name, finding=finding)
+
+    def dumps(self) -> dict[Path, tuple[int, Callable[[], bytes]]]:
+        """Return the files: path -> (a number that changes with the content, how to make the text)."""
+        context, directory = self._context, self._directory
+        topics, groups, modes = context.topics, context.groups, context.request_modes
+        offsets, progress, timers = context.offsets, self._deliveries.progress, context.timers.metrics
+        tables: dict[Path, tuple[int, Callable[[], bytes]]] = {
+            directory / "topics.json": (topics.generation, topics.dump),
+            directory / "subscriptionGroup.json": (groups.generation, groups.dump),
+            directory / "messageRequestMode.json": (modes.generation, modes.dump),
+            directory / "consumerOffset.json": (offsets.changed, lambda: offsets.dump(context.now_ms())),
+            directory / "delayOffset.json": (progress.generation, lambda: progress.dump(context.now_ms())),
+        }
+        if timers.generation:
+            tables[directory / "timermetrics"] = timers.generation, lambda: timers.dump(context.now_ms())
+        if self._transactions.changed:
+            tables[directory / "transactionMetrics"] = self._transactions.changed, self._transactions.dump
+        if self._filters.generation:
+            tables[directory / "consumerFilter.json"] = self._filters.generation, self._filters.dump
+        if self._has_replicas():
+            tables[self._offset_times] = offsets.changed, offsets.dump_times
+        return tables
+
+    def save_last(self) -> None:
+        """Write the offsets of a log that is flushed for good: all that was delivered is durable. Blocks."""
+        now_ms = self._context.now_ms()
+        if self._transactions.stop():
+            json_file.save(self._directory / "consumerOffset.json", self._context.offsets.dump(now_ms))
+        json_file.save(self._directory / "delayOffset.json", self._deliveries.progress.final(now_ms))

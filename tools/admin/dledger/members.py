@@ -1,0 +1,161 @@
+"""`ropewalk admin dledger add | remove | replace | learner | promote | force`: the members of a group.
+
+Each is asked of the leader, while the group works; `force` of the one member that is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from ropewalk.client.admin.results import LedgerMembers, LedgerStatus
+from ropewalk.client.blocking.admin import Admin
+from tools.admin.base import Yes, command, confirm
+from tools.admin.dledger.group import SomeBroker, app, one_group
+from tools.common.output import UsageError, note, print_json
+
+__all__ = ["app", "split_member"]
+
+NewMember = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID-HOST:PORT", help="The new member as its dLegerPeers names it: n3-192.0.2.4:40911."
+    ),
+]
+MemberId = Annotated[str, typer.Argument(metavar="ID", help="A member, e.g. n2.")]
+Wait = Annotated[
+    float, typer.Option("--wait", min=1, help="Seconds that may pass without progress of the new member.")
+]
+
+
+def split_member(text: str) -> tuple[str, str]:
+    """Return id and address of a new member. Raises `UsageError`."""
+    id, dash, address = text.partition("-")
+    host, _, port = address.rpartition(":")
+    named = id[:1].isascii() and id[:1].isalpha() and id[1:].isdecimal() and len(id) <= 10
+    if not (dash and named and host and port.isdecimal() and 1 <= int(port) <= 65535):
+        raise UsageError(
+            f"{text!r} is no member: write ID-HOST:PORT, the ID a letter and a number: n3-192.0.2.4:40911"
+        )
+    return id, address
+
+
+@command(app, "add")
+def add(
+    admin: Admin, member: NewMember, broker: SomeBroker = None, wait: Wait = 30.0, *, as_json: bool
+) -> None:
+    """Take a new member in: it learns the log, and votes when it has it. Start it before or while this waits."""
+    id, address = split_member(member)
+    name, _found = one_group(admin, broker)
+    members = admin.add_member(name, id, address, wait_s=wait, told=_quiet if as_json else note)
+    _show(name, f"{id} votes", members, as_json=as_json)
+
+
+@command(app, "replace")
+def replace(
+    admin: Admin,
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The voter that leaves, dead or alive.")],
+    member: NewMember,
+    broker: SomeBroker = None,
+    wait: Wait = 30.0,
+    *,
+    as_json: bool,
+) -> None:
+    """Put a new member in the place of another one, in one step when it has the log."""
+    id, address = split_member(member)
+    name, found = one_group(admin, broker)
+    if found and not any(old in each.members.voters or id in each.members.voters for each in found):
+        raise UsageError(f"{old} is no voter of {name}; those are {_ids(_newest(found).members.voters)}")
+    members = admin.add_member(
+        name, id, address, replacing=old, wait_s=wait, told=_quiet if as_json else note
+    )
+    _show(name, f"{id} votes in the place of {old}", members, as_json=as_json)
+
+
+@command(app, "learner")
+def learner(admin: Admin, member: NewMember, broker: SomeBroker = None, *, as_json: bool) -> None:
+    """Take a new member in that gets the log and serves reads, and does not vote."""
+    id, address = split_member(member)
+    name, _found = one_group(admin, broker)
+    members = admin.change_members(name, "learn", id, address)
+    words = f"{id} learns" if id in members.learners else f"{id} votes already"
+    _show(name, words, members, as_json=as_json)
+
+
+@command(app, "promote")
+def promote(
+    admin: Admin, member: MemberId, broker: SomeBroker = None, wait: Wait = 30.0, *, as_json: bool
+) -> None:
+    """Have a learner vote that has the log."""
+    name, _found = one_group(admin, broker)
+    members = admin.promote_member(name, member, wait_s=wait)
+    _show(name, f"{member} votes", members, as_json=as_json)
+
+
+@command(app, "remove")
+def remove(admin: Admin, member: MemberId, broker: SomeBroker = None, *, as_json: bool) -> None:
+    """Remove a member, dead or alive. A leader hands over first. Its process goes on: stop it afterwards."""
+    name, _found = one_group(admin, broker)
+    members = admin.change_members(name, "remove", member)
+    _show(name, f"{member} is removed", members, as_json=as_json)
+
+
+@command(app, "force")
+def force(
+    admin: Admin, member: MemberId, broker: SomeBroker = None, yes: Yes = False, *, as_json: bool
+) -> None:
+    """Have one member go on alone after most have been lost for good. **Acknowledged messages may be lost.**"""
+    name, found = one_group(admin, broker)
+    chosen = next((each for each in found if each.id == member), None)
+    if chosen is None:
+        raise UsageError(f"{member} does not answer; of {name} answer {_ids(each.id for each in found)}")
+    for line in at_risk(chosen, found):
+        note(line)
+    confirm(f"Have {member} go on alone?", yes=yes)
+    admin.force_member(name, member)
+    if as_json:
+        print_json({"broker": name, "member": member})
+    else:
+        print(
+            f"{member} goes on alone: `ropewalk admin dledger add` takes in others that begin with empty stores"
+        )
+
+
+def at_risk(chosen: LedgerStatus, found: tuple[LedgerStatus, ...]) -> list[str]:
+    """Return sentences about the losses, certain and possible ones, when a member goes on alone."""
+    others = [id for id in chosen.members.everyone if id != chosen.id]
+    lines = [
+        f"{chosen.id} has the log through entry {chosen.end}, of which it knows {chosen.committed} to be committed. "
+        "What others acknowledged behind its end is lost",
+        f"{_ids(others) or 'nobody'} must not be started again with the store of today: together they would be a "
+        "group of their own, and both would take messages",
+    ]
+    longer = [each for each in found if each.id != chosen.id and (each.end, each.durable) > (chosen.end, -1)]
+    lines += [f"{each.id} answers, and its log is longer: it ends with entry {each.end}" for each in longer]
+    return lines
+
+
+def _newest(found: tuple[LedgerStatus, ...]) -> LedgerStatus:
+    return max(found, key=lambda each: (each.leads, each.term))
+
+
+def _show(name: str, done: str, members: LedgerMembers, *, as_json: bool) -> None:
+    """Print the members after a change, and what they survive."""
+    if as_json:
+        print_json({"broker": name, "voters": list(members.voters), "learners": list(members.learners)})
+        return
+    count = len(members.voters)
+    if count % 2 == 0:
+        survived = (count - 1) // 2
+        note(f"{count} voters survive the loss of {survived}, as {count - 1} do: an odd number is better")
+    print(f"{done}; the voters of {name} are {_ids(members.voters)}")
+
+
+def _ids(members: Iterable[str]) -> str:
+    return ", ".join(sorted(members))
+
+
+def _quiet(text: str) -> None:
+    """Tell nobody."""
