@@ -47,7 +47,7 @@ from broker.options import BrokerOptions
 from broker.remoting.session import Handlers, Session
 from broker.remoting.shell import Connection, Shell
 from broker.remoting.shell import Session as Served
-from broker.replication.group_member import LogCut, OwnGroup
+from broker.replication.group_member import LogCut, LogReplaced, OwnGroup
 from broker.service_manager import notify
 from broker.settings.config import METRICS_PORTS, BrokerConfig, keep_settings, load_config
 from broker.settings.dledger import peers_of
@@ -350,10 +350,11 @@ class BrokerProcess:
             broker = self.broker
             await self._cut(broker, await broker.group.run(broker, self.shell))
 
-    async def _cut(self, broker: Broker, cut: LogCut) -> None:
-        """Close the store, keep its tail aside, and open it again as a part of its master's log."""
-        about = cut.about
-        log.warning("the log is cut", at=about.begin, end=about.end, why=about.why)
+    async def _cut(self, broker: Broker, cut: LogCut | LogReplaced) -> None:
+        """Close the store, keep aside what its leader does not have, and open it again."""
+        if isinstance(cut, LogCut):
+            about = cut.about
+            log.warning("the log is cut", at=about.begin, end=about.end, why=about.why)
         await self._save_changed()
         self._paused = True
         for connection in list(self.shell.connections.values()):
@@ -367,10 +368,17 @@ class BrokerProcess:
         self._join()
         self._registrar.changed()
 
-    def _reopened(self, broker: Broker, cut: LogCut) -> Broker:
+    def _reopened(self, broker: Broker, cut: LogCut | LogReplaced) -> Broker:
+        broker.close()
+        if isinstance(cut, LogCut):
+            self._keep_aside(cut)
+        fresh = self._make_broker()
+        fresh.open()
+        return fresh
+
+    def _keep_aside(self, cut: LogCut) -> None:
         config, about = self.config, cut.about
         root, directory = config.store_path_root_dir, config.store_path_commit_log
-        broker.close()
         disk = Disk()
         try:
             if cut.everything:
@@ -380,9 +388,6 @@ class BrokerProcess:
         finally:
             disk.close()
         log.warning("what the master does not have is kept", path=str(kept))
-        fresh = self._make_broker()
-        fresh.open()
-        return fresh
 
     async def _second_signal(self, signals: AsyncIterator[int]) -> None:
         async for _signal in signals:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ropewalk.format.dledger.snapshot import MemberSnapshot, encode_member_snapshot
 from ropewalk.format.index import Geometry
 from ropewalk.format.queue_entry import ENTRY_SIZE
 from store.append import Appender
@@ -119,6 +120,9 @@ class MessageStore:
         """The one writer of this log while it is a slave's."""
         self.readable_limit = NO_LIMIT
         """The limit that `limit_readable` set last."""
+        self.removable_offset = NO_LIMIT if config.ledger is None else 0
+        """The log offset behind which retention removes nothing, however old: in DLedger mode the group's tables are
+        records of the log, and whoever has them in a snapshot says so."""
         self.recovered = Recovered(0, 0)
         self._now_ms = now_ms
         self._disk = disk
@@ -220,8 +224,10 @@ class MessageStore:
         try:
             await_writer(self._disk, self._queues_lock)
             if self.entry_log is not None:
+                config = self.config
+                done = self.entry_log.installation(config.root, config.queue_file_size).redo()
                 self.recovered = self._opening.run_shown(partial(self._recover_entries, self.entry_log))
-                self.recovered.findings = self.entry_log.found.findings
+                self.recovered.findings = *done, *self.entry_log.found.findings
             else:
                 self.recovered = self._opening.run()
         except BaseException as exc:
@@ -561,6 +567,25 @@ class MessageStore:
         claimed = min(self._entry_host.flushed_offset, self.readable_limit)
         self.flushed_offset = self.log.flushed_offset = max(self.flushed_offset, claimed)
 
+    def make_snapshot(self, state_index: int, state: bytes) -> tuple[tuple[int, int, int], bytes] | None:
+        """Return a snapshot for a member that lacks the beginning of this log, and the log through its first entry.
+
+        `state` are the tables through `state_index`, which reach to the first entry at least. None if there is no
+        entry that is known to be committed.
+        """
+        assert self.entry_log is not None
+        first = self.entry_log.first_entry()
+        if first is None:
+            return None
+        point, entry, commit = first
+        begin = self.log.min_offset
+        queues = [
+            (queue.topic, queue.queue_id, queue.next_offset)
+            for queue in self._each_queue()
+            if queue.next_offset and queue.max_physical <= begin
+        ]
+        return point, encode_member_snapshot(MemberSnapshot(commit, queues, state_index, state, entry))
+
     def limit_readable(self, offset: int) -> None:
         """Let consumers see nothing behind this offset, which no record spans; NO_LIMIT lifts it for good.
 
@@ -685,7 +710,7 @@ class MessageStore:
         if self.index is not None:
             self.index.follow(self.readable_offset, self.log.min_offset)
         if self._cleaner is not None:
-            self._cleaner.tick(self.flushed_offset)
+            self._cleaner.tick(min(self.flushed_offset, self.removable_offset))
         if self._checksums is not None:
             self._checksums.tick(self.flushed_offset)
         if self.damage is not None:

@@ -20,7 +20,7 @@ from broker.remoting.shell import Connection, Session, Shell
 from broker.state.ha_status import HaStatus
 from store.offline.diverged import About
 
-__all__ = ["GroupMember", "LogCut", "OwnGroup", "ReadyWords", "Turns"]
+__all__ = ["GroupMember", "LogCut", "LogReplaced", "OwnGroup", "ReadyWords", "Turns"]
 
 
 class Turns(Protocol):
@@ -38,6 +38,10 @@ class LogCut:
     about: About
     everything: bool
     """Whether nothing of the log can be kept."""
+
+
+class LogReplaced:
+    """The store is to be closed and opened again: a snapshot takes the place of its log then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +179,7 @@ class GroupMember(Protocol):
     def open(self) -> None:
         """Take up the role; the store and the tables are loaded."""
 
-    async def run(self, turns: Turns, shell: Shell) -> LogCut:
+    async def run(self, turns: Turns, shell: Shell) -> LogCut | LogReplaced:
         """Be a member until cancelled; return the cut that the closed log needs before this goes on."""
 
     async def settle(self) -> None:

@@ -23,6 +23,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -34,9 +35,10 @@ import ropewalk
 from broker.context import BrokerContext
 from broker.kv.region import KvRegion
 from broker.remoting.shell import Connection, Shell
-from broker.replication.group_member import LogCut, ReadyWords, Turns
+from broker.replication.group_member import LogReplaced, ReadyWords, Turns
 from broker.replication.ledger_state import LedgerState
 from broker.replication.pull_commits import KEEP_MS, PullCommits
+from broker.replication.table_snapshots import TableSnapshots
 from broker.settings.dledger import peers_of
 from broker.state.ha_status import HaStatus
 from broker.state.json_file import StoreConfigDamaged
@@ -46,7 +48,7 @@ from ha.dledger.hello import Identity
 from ha.dledger.ledger import LedgerShell
 from ha.dledger.peers import PeerLink
 from ha.dledger.status import LedgerStatus
-from ha.dledger.storage import LogStorage, ReplicaStore
+from ha.dledger.storage import LogPoint, LogStorage, ReplicaStore
 from ha.kv.region import Region
 from ha.raft.node import TRANSFERRING
 from ha.raft.types import ChangeResult, MemberId, Point, Role, Settings, Standing, TransferResult
@@ -66,6 +68,7 @@ _HAND_OVER_S: Final = 2.0
 """How long a stop waits for a handover, whose own time is one election timeout."""
 _COMMIT_BATCH: Final = -1
 """The code of a request from a follower itself, which no client can send: offsets that pulls have committed there."""
+_NOTHING: Final = (-1, -1, 0)
 _REGIONS_STAY: Final = (
     "the members of a group with a key-value store (ropewalkKvRegions) are not changed: its regions would keep the old "
     "ones. A member that lost its disk is let in again by `ropewalk admin dledger readmit` (docs/operate/dledger.md)"
@@ -115,18 +118,21 @@ class LedgerMember:
         self._wake = wake
         self._storage = storage
         self._take_back_deliveries = take_back_deliveries
-        self.state = LedgerState(context, follow_delays)
+        notes = config.store_path_root_dir / "ropewalk" / "dledger"
+        self.state = LedgerState(context, follow_delays, TableSnapshots(notes, context.disk))
         self._leads = False
         """Whether this broker is the leader to its clients: steps 1 to 5 are done."""
         self._term = -1
         self._refused: tuple[int, str] | None = (ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is starting")
-        self._path = config.store_path_root_dir / "ropewalk" / "dledger" / "peers.json"
+        self._path = notes / "peers.json"
         self._known: dict[MemberId, bytes] = {}
         self._readmitted: frozenset[MemberId] = frozenset()
         self.region: KvRegion | None = None
         """The region of the key-value store that is served here."""
         if config.ropewalk_kv_regions:
             self.region = KvRegion(context, Region(0), wake)
+        self.replaced = trio.Event()
+        """Set when the store has to be opened again, with a snapshot in place of its log."""
         self._worker: Worker | None = None
         self._unlogged: deque[tuple[int, Callable[[str], Command], Command, Callable[[Command], None]]] = (
             deque()
@@ -328,6 +334,7 @@ class LedgerMember:
 
     def tick(self) -> None:
         """Do the work of time of a region's log; cores have a timer of their own (`ha.dledger.tasks`)."""
+        self._context.store.removable_offset = self.state.snapshots.covered
         if self.region is not None:
             self.region.tick()
 
@@ -400,11 +407,14 @@ class LedgerMember:
             readmitted=self._readmitted,
         )
         self.ledger.on_noted = self._note_peers
+        self.ledger.make_snapshot = self._make_snapshot
+        self.ledger.on_replaced = self.replaced.set
         if self.region is not None:
             self.region.open(self.ledger, settings)
         self._term = self.ledger.standing.term
         self._refused = self._refusal(self.ledger.standing)
         self.ledger.on_standing = self._stand
+        self.state.snapshots.begin(self._worker)
         self.state.open()
         self.ledger.on_shown = self._shown
         self.ledger.on_forwarded = self._forwarded
@@ -556,11 +566,32 @@ class LedgerMember:
         link.stall_exempt = True  # how long a peer may be silent is for the core to say
         return self.ledger.accept(link)
 
-    async def run(self, turns: Turns, shell: Shell) -> LogCut:
-        """Be a member until cancelled. The log is cut while it is open, so this never returns."""
+    async def run(self, turns: Turns, shell: Shell) -> LogReplaced:
+        """Be a member until cancelled, or until a snapshot replaces the log. Cuts are done while it is open."""
         sharing = (self.region.ledger,) if self.region is not None else ()
-        await tasks.run(self.ledger, shell, self._context.rng, sharing)
-        raise AssertionError("the tasks of a member have ended by themselves")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tasks.run, self.ledger, shell, self._context.rng, sharing)
+            await self.replaced.wait()
+            nursery.cancel_scope.cancel()
+        return LogReplaced()
+
+    # -- snapshots -----------------------------------------------------------------------------------
+
+    def _make_snapshot(self, done: Callable[[LogPoint, bytes], None]) -> None:
+        """Make a snapshot for a member that lacks what retention has removed here."""
+        snapshots, store = self.state.snapshots, self._context.store
+        index, disk = snapshots.newest, self._context.disk
+        assert self._worker is not None
+        if index < 0 or snapshots.newest_end < store.log.min_offset:
+            self.state.log_all()  # somebody else removed files: what was in them is in the next snapshot
+            done(_NOTHING, b"")
+            return
+
+        def made(state: bytes | None) -> None:
+            found = store.make_snapshot(index, state) if state is not None else None
+            done(*(found or (_NOTHING, b"")))
+
+        self._worker.submit(partial(disk.read_file, snapshots.path(index)), made)
 
     def transfer(self, target: MemberId, done: Callable[[TransferResult], None]) -> None:
         """Hand the lead over to a member, or to the one that lacks least (""); `done` is told the outcome."""

@@ -17,7 +17,8 @@ that turn; offsets together, ten times a second; timers that have only come, and
 Each leader begins with all of its tables: the last of these records has the tag FULL, and `part` of `parts` in each.
 Members replace their tables by them. That is what undoes the changes of a leader that was deposed before they were
 committed, and what a start reads: from the last full copy on. A leader makes another one when the records since then
-are many and larger than it.
+are many and larger than it, and when the log has grown by much since. Every member keeps a full copy in a file too
+(`TableSnapshots`): retention removes records, and a start reads from that copy on.
 
 The configuration of a deleted topic goes on every member, the queues of its messages only where it was deleted.
 """
@@ -32,12 +33,14 @@ import msgspec
 import structlog
 
 from broker.context import BrokerContext
+from broker.replication.table_snapshots import TableSnapshot, TableSnapshots
 from broker.state.data_version import int_of
 from broker.state.groups import SubscriptionGroupConfig
 from broker.state.offsets import SEPARATOR
 from broker.state.topics import TopicConfig
 from broker.timers.timer_service import TimerService
 from ropewalk.format import names
+from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head
 from ropewalk.format.properties import P, encode_properties, tags_code
 from ropewalk.format.record import decode_record
 from store.append import Message
@@ -63,6 +66,10 @@ BODY_BYTES_MAX: Final = 1 << 20
 """Size from which a change is split; no entry may have more than 4 MiB."""
 RECORDS_MAX: Final = 10_000
 """Records after which a leader considers another full copy."""
+GROWTH_MAX: Final = 64 << 20
+"""Bytes of log, or the size of a segment if that is less, after which it does so: retention waits for full copies."""
+_GROWTH_FACTOR: Final = 16
+"""How many times as long as a full copy the log is between two."""
 FULL: Final = "FULL"
 CHANGE: Final = "CHANGE"
 """The tag of the last record of a full copy, and of all others."""
@@ -72,8 +79,14 @@ _FULL_CODE: Final = tags_code(FULL)
 class LedgerState:
     """The tables of one member, in step with the log."""
 
-    def __init__(self, context: BrokerContext, follow_delays: Callable[[dict[int, int]], None]) -> None:
+    def __init__(
+        self,
+        context: BrokerContext,
+        follow_delays: Callable[[dict[int, int]], None],
+        snapshots: TableSnapshots,
+    ) -> None:
         """`follow_delays` has a follower keep how far its leader has delivered."""
+        self.snapshots = snapshots
         self._context = context
         self._follow_delays = follow_delays
         self._leads = False
@@ -84,6 +97,8 @@ class LedgerState:
         self._waiting: list[tuple[str, bytes]] = []
         """(tag, body) of records that wait for room in the log, which come before all others."""
         self._is_full_due = False
+        self._full_at = 0
+        """The end of the log when the last full copy was made."""
         self._records = self._bytes = self._full_bytes = 0
         """Records and bytes since the last full copy, and its size."""
         self._topics: dict[str, TopicConfig] = {}
@@ -111,15 +126,28 @@ class LedgerState:
     def open(self) -> None:
         """Bring the loaded tables in step with the log, through the commit point that is known. Blocks."""
         self._context.offsets.removed = []
-        queue = self._queue
-        if queue is None:
-            return
-        self._applied = queue.min_offset
-        for number in range(queue.readable - 1, queue.min_offset - 1, -1):
-            if queue.read(number)[2] == _FULL_CODE:
-                self._applied = max(number + 1 - _parts_of(self._read(queue, number)), queue.min_offset)
-                break
+        snapshot, queue = self.snapshots.open(), self._queue
+        low, high = (queue.min_offset, queue.readable) if queue is not None else (0, 0)
+        self._applied = low
+        full = next((n for n in self._full_copies(max(low, snapshot.number if snapshot else 0), high)), None)
+        if full is not None:
+            self._applied = full
+        elif snapshot is not None:
+            if snapshot.number < low:
+                log.error("records of changes are gone that no snapshot has", first=snapshot.number, next=low)
+            self._replace(snapshot.tables)
+            self._applied = snapshot.number
         self.catch_up()
+
+    def _full_copies(self, low: int, high: int) -> Iterator[int]:
+        """Find full copies whose records are all there, the newest first: the number of the first record of each."""
+        queue = self._queue
+        for number in range(high - 1, low - 1, -1):
+            assert queue is not None
+            if queue.read(number)[2] == _FULL_CODE:
+                first = number + 1 - _parts_of(self._read(queue, number))
+                if first >= queue.min_offset:
+                    yield first
 
     def catch_up(self) -> None:
         """Apply the records that can be read, which are those that are committed; a leader has applied its own."""
@@ -127,10 +155,27 @@ class LedgerState:
         if queue is None:
             return
         end = queue.readable
-        if not self._leads:
-            for number in range(max(self._applied, queue.min_offset), end):
+        for number in range(max(self._applied, queue.min_offset), end):
+            if queue.read(number)[2] == _FULL_CODE:
+                self._keep_full_copy(queue, number)
+            if not self._leads:
                 self._apply(self._read(queue, number))
         self._applied = max(self._applied, end)
+
+    def _keep_full_copy(self, queue: ConsumeQueue, last: int) -> None:
+        """Keep a full copy as a snapshot, if its records are all there; the one with number `last` ends it."""
+        first = last + 1 - _parts_of(self._read(queue, last))
+        if first < queue.min_offset:
+            return
+        tables = _joined([self._read(queue, number) for number in range(first, last + 1)])
+        tables = {key: value for key, value in tables.items() if key not in ("part", "parts")}
+        offset = queue.read(last)[0]
+        segment = self._context.store.log.find(offset)
+        assert segment is not None, offset
+        position = offset - segment.base_offset
+        head = decode_head(segment.map[position - HEAD_SIZE : position])
+        pos = offset - HEAD_SIZE + head.size
+        self.snapshots.keep(TableSnapshot(head.index, head.term, pos, last + 1, tables))
 
     def _read(self, queue: ConsumeQueue, number: int) -> Document:
         store = self._context.store
@@ -261,7 +306,7 @@ class LedgerState:
 
     def _collect(self, with_offsets: bool) -> None:
         context = self._context
-        if self._is_full_due or (self._records >= RECORDS_MAX and self._bytes > self._full_bytes):
+        if self._needs_full_copy:
             self._collect_all()
             return
         change: Document = {}
@@ -282,6 +327,18 @@ class LedgerState:
                 self._records += 1
                 self._bytes += len(body)
                 self._waiting.append((CHANGE, body))
+
+    @property
+    def _needs_full_copy(self) -> bool:
+        if self._is_full_due or (self._records >= RECORDS_MAX and self._bytes > self._full_bytes):
+            return True
+        log = self._context.store.log
+        growth = max(min(GROWTH_MAX, log.segment_size), _GROWTH_FACTOR * self._full_bytes)
+        return log.end_offset - self._full_at >= growth
+
+    def log_all(self) -> None:
+        """Log a full copy in the next turn."""
+        self._is_full_due = True
 
     def _collect_tables(self, change: Document) -> None:
         context = self._context
@@ -324,6 +381,7 @@ class LedgerState:
         """Make the records of a full copy."""
         context = self._context
         self._is_full_due = False
+        self._full_at = context.store.log.end_offset
         self._noted = context.topics.generation, context.groups.generation, context.delays.changed
         self._topics, self._groups = {}, {}
         self._forbidden = {}

@@ -7,6 +7,7 @@ To be read in this order:
     address_book.py the members that this one is linked to, and where they are
     peers.py        the links to all members: a control and a data link each; frames in and out
     kept.py         bytes of own appends, until they are sent to every peer
+    snapshots.py    a snapshot on its way to a member that retention has left behind
     changes.py      changes of the members, as operators ask for them
     ledger.py       `LedgerShell`: events in, effects carried out in their order
     status.py       a member as people see it

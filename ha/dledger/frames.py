@@ -17,6 +17,10 @@ from ha.raft.types import (
     Read,
     ReadAnswer,
     Run,
+    SnapshotAnswer,
+    SnapshotBegin,
+    SnapshotChunk,
+    SnapshotEnd,
     TakeLead,
     Vote,
     VoteAnswer,
@@ -56,6 +60,14 @@ def to_fields(message: Message) -> tuple[Kind, int, int, Numbers]:
             return Kind.READ, 0, number & 0xFFFFFFFF, (term, 0, 0, 0, 0, 0)
         case ReadAnswer(term, number, index):
             return Kind.READ_ANSWER, 0, number & 0xFFFFFFFF, (term, index, 0, 0, 0, 0)
+        case SnapshotBegin(term, point, size):
+            return Kind.SNAPSHOT_BEGIN, 0, 0, (term, point.index, point.term, point.pos, size, 0)
+        case SnapshotChunk(term, index, offset):
+            return Kind.SNAPSHOT_CHUNK, 0, 0, (term, index, offset, 0, 0, 0)
+        case SnapshotEnd(term, index, size, checksum):
+            return Kind.SNAPSHOT_END, 0, checksum, (term, index, size, 0, 0, 0)
+        case SnapshotAnswer(term, index, received):
+            return Kind.SNAPSHOT_ANSWER, 0, 0, (term, index, received, 0, 0, 0)
 
 
 def from_frame(frame: Frame, segment_size: int) -> Message:
@@ -87,6 +99,14 @@ def from_frame(frame: Frame, segment_size: int) -> Message:
             return Read(first, frame.count)
         case Kind.READ_ANSWER:
             return ReadAnswer(first, frame.count, second)
+        case Kind.SNAPSHOT_BEGIN:
+            return SnapshotBegin(first, Point(second, third, fourth), fifth)
+        case Kind.SNAPSHOT_CHUNK:
+            return SnapshotChunk(first, second, third)
+        case Kind.SNAPSHOT_END:
+            return SnapshotEnd(first, second, third, frame.count)
+        case Kind.SNAPSHOT_ANSWER:
+            return SnapshotAnswer(first, second, third)
         case Kind.PING | Kind.FORWARD | Kind.FORWARD_ANSWER:
             raise RemoteProtocolError(f"a {frame.kind.name} is no message of the core")
 

@@ -35,12 +35,12 @@ from ha.dledger.frames import config_of, to_fields
 from ha.dledger.hello import Identity
 from ha.dledger.kept import KeptBytes
 from ha.dledger.peers import Connection, PeerLink, Peers
+from ha.dledger.snapshots import IncomingSnapshot, OutgoingSnapshot
 from ha.dledger.status import LedgerStatus, PeerView
 from ha.dledger.storage import LogPoint, LogRun, LogStorage, ReplicaStore
 from ha.raft.node import RaftNode
 from ha.raft.types import (
     Append,
-    AppendAnswer,
     Appended,
     Applied,
     Ballot,
@@ -65,19 +65,30 @@ from ha.raft.types import (
     Run,
     Saved,
     Settings,
+    SnapshotAnswer,
+    SnapshotBegin,
+    SnapshotChunk,
+    SnapshotEnd,
+    SnapshotFailed,
+    SnapshotMessage,
+    SnapshotTaken,
     Standing,
     Stuck,
     Tick,
     TransferAsked,
     TransferResult,
+    link_of,
 )
-from ropewalk.errors import RemoteProtocolError, RopewalkError
+from ropewalk.errors import CorruptRecord, RemoteProtocolError, RopewalkError
 from ropewalk.format.dledger.configuration import Configuration, configuration_in, encode_configuration
 from ropewalk.format.dledger.entry import decode_head
 from ropewalk.format.dledger.frame import Kind, encode_head_with
+from ropewalk.format.dledger.snapshot import decode_member_snapshot
 
 log = structlog.get_logger("ha.dledger")
 
+SNAPSHOT_AGAIN_MS = 1_000
+"""How long a peer whose snapshot failed waits for the next."""
 FORCED_TERMS = 100
 """By how much a member that goes on alone raises its term: what others did without it must not look newer."""
 STUCK_MS = 1_000
@@ -162,6 +173,10 @@ class LedgerShell:
         """Called with a request that a follower was asked, and with the way of its answer."""
         self.on_noted: Callable[[], None] = lambda: None
         """Called when `peers.known` or `peers.readmitted` have changed, to be noted."""
+        self.make_snapshot: Callable[[Callable[[LogPoint, bytes], None]], None] | None = None
+        """Make a snapshot and hand it over with the log through its first entry; no bytes: there is none now."""
+        self.on_replaced: Callable[[], None] = lambda: None
+        """Called when a snapshot is to replace the log: the store has to be closed and opened again."""
         self.shown = Point(*storage.commit)
         """The log through the last entry that consumers may see."""
         self.standing = Standing(Role.CANDIDATE, self.core.term, None, False, "started")
@@ -189,7 +204,11 @@ class LedgerShell:
         self._showing: Point | None = None
         """The commit point through which the store is being shown."""
         self._forwards = forwards.Forwards()
-        self._snapshots_said: set[MemberId] = set()
+        self._snapshots_begun: dict[MemberId, int] = {}
+        """When the last snapshot for each peer was begun."""
+        self._snapshots_due: set[MemberId] = set()
+        self._outgoing: dict[MemberId, OutgoingSnapshot] = {}
+        self._incoming: IncomingSnapshot | None = None
         self._readers: list[Callable[[bool], None]] = []
         """Reads of this turn, which are one to the core."""
         self._reads: dict[int, list[Callable[[bool], None]]] = {}
@@ -264,6 +283,8 @@ class LedgerShell:
         self._say_stuck(now)
         self._tell(Tick(now, late, self._rng.random()))
         self._forwards.tick(now)
+        for peer in tuple(self._snapshots_due):
+            self._needs_snapshot(peer)
         waits = self._opening is not None or self._changing is not None
         if self._commits or self._needs_flush or waits:  # outside of any turn
             self._wake()
@@ -483,9 +504,13 @@ class LedgerShell:
         for peer, message in effects.send:
             self._send(peer, message, event, data)
         for peer, index, size in effects.fetch:
-            storage.read(index, size, partial(self._fetched, peer))
+            storage.read(index, size, partial(self._fetched, peer, index))
         for peer in effects.snapshot_to:
             self._needs_snapshot(peer)
+        if effects.snapshot is not None:
+            self._go_on_with_snapshot(*effects.snapshot, event, data)
+        if effects.install is not None:
+            storage.install_staged(self._replaced)
         if effects.commit is not None:
             self._commits.append(effects.commit)
         if effects.doubt_over:
@@ -517,11 +542,14 @@ class LedgerShell:
         if cuts >= self._cuts_before:
             self._tell(Durable(Point(*point), cuts - self._cuts_before))
 
-    def _fetched(self, peer: MemberId, prev: LogPoint, run: LogRun | None, data: bytes | memoryview) -> None:
-        found = None
-        if run is not None:
+    def _fetched(
+        self, peer: MemberId, index: int, prev: LogPoint, run: LogRun | None, data: bytes | memoryview
+    ) -> None:
+        if run is None:
+            self._tell(Fetched(peer, Point(index - 1, -1, 0), None, self._now()))
+        else:
             found, data = self._without_others(Run(*run), data)
-        self._tell(Fetched(peer, Point(*prev), found, self._now()), data)
+            self._tell(Fetched(peer, Point(*prev), found, self._now()), data)
 
     def _without_others(self, run: Run, data: bytes | memoryview) -> tuple[Run, bytes | memoryview]:
         """Return the part of a run in front of the next configuration, or the entry of that one alone."""
@@ -536,14 +564,97 @@ class LedgerShell:
             size += decode_head(data, size).size
         return Run(run.first, entries, run.term, run.pos, size, config), data[:size]
 
+    # -- snapshots ---------------------------------------------------------------------------------------
+
     def _needs_snapshot(self, peer: MemberId) -> None:
-        if peer not in self._snapshots_said:
-            self._snapshots_said.add(peer)
-            log.error(
-                "a member is behind what retention has kept",
-                peer=peer,
-                remedy="give it a copy of another member's store (docs/operate/dledger.md)",
-            )
+        """Make a snapshot for a peer, at most one in a while."""
+        now, link = self._now(), self.peers.link(peer, Link.DATA)
+        self._snapshots_due.discard(peer)
+        if self.make_snapshot is None or link is None:
+            if self.make_snapshot is None and peer not in self._snapshots_begun:
+                self._snapshots_begun[peer] = now
+                log.error(
+                    "a member is behind what is kept of the log, and there are no snapshots of this group to send",
+                    peer=peer, group=self._group,
+                    remedy="give it a copy of another member's store (docs/operate/dledger.md)",
+                )  # fmt: skip
+            return
+        if now - self._snapshots_begun.get(peer, -SNAPSHOT_AGAIN_MS) < SNAPSHOT_AGAIN_MS:
+            self._snapshots_due.add(peer)
+            return
+        self._snapshots_begun[peer] = now
+        self.make_snapshot(partial(self._have_snapshot, peer, link.number, self.core.term))
+
+    def _have_snapshot(self, peer: MemberId, number: int, term: int, point: LogPoint, data: bytes) -> None:
+        link = self.peers.link(peer, Link.DATA)
+        if link is None or link.number != number or self.core.term != term:
+            return  # whatever ended this transfer has the core look again
+        if not data:
+            self._tell(SnapshotFailed(peer, self._now()))
+            return
+        log.warning(
+            "a member is behind what retention has kept: it is sent a snapshot", peer=peer, size=len(data)
+        )
+        self._outgoing[peer] = outgoing = OutgoingSnapshot(number, term, Point(*point), data)
+        self._send_on(link, outgoing.begin)
+
+    def _go_on_with_snapshot(
+        self, peer: MemberId, message: SnapshotMessage, event: Event, data: bytes | memoryview
+    ) -> None:
+        link = self.peers.link(peer, Link.DATA)
+        if link is None:
+            return
+        if isinstance(message, SnapshotAnswer):
+            outgoing = self._outgoing.get(peer)
+            found = (link.number, message.term, message.index)
+            if outgoing is not None and (outgoing.link, outgoing.term, outgoing.point.index) == found:
+                for each, piece in outgoing.answered(message.received):
+                    self._send_on(link, each, piece)
+            return
+        try:
+            self._take_snapshot(link, message, data)
+        except (RemoteProtocolError, CorruptRecord) as exc:
+            self._incoming = None
+            link.hang_up(str(exc))
+
+    def _take_snapshot(
+        self, link: PeerLink, message: SnapshotBegin | SnapshotChunk | SnapshotEnd, data: bytes | memoryview
+    ) -> None:
+        if isinstance(message, SnapshotBegin):
+            self._incoming = IncomingSnapshot(link.peer, link.number, message)
+        incoming = self._incoming
+        if incoming is None:
+            return
+        if isinstance(message, SnapshotChunk | SnapshotEnd) and not incoming.is_of(
+            link.peer, link.number, message
+        ):
+            return
+        if isinstance(message, SnapshotChunk):
+            incoming.add(message.offset, bytes(data))
+        if isinstance(message, SnapshotEnd):
+            whole, self._incoming = incoming.end(message), None
+            self._judge_snapshot(whole, incoming.point)
+            taken = SnapshotTaken(incoming.leader, incoming.term, incoming.point)
+            self._storage.stage_snapshot(whole, partial(self._tell, taken))
+        else:
+            self._send_on(link, SnapshotAnswer(incoming.term, incoming.point.index, incoming.received))
+
+    def _judge_snapshot(self, data: bytes, point: Point) -> None:
+        """Raise `RemoteProtocolError` or `CorruptRecord` for a snapshot that is not what it was said to be."""
+        head, size = decode_head(decode_member_snapshot(data).entry), self._storage.segment_size
+        if Point(head.index, head.term, head.pos + head.size) != point or head.pos % size:
+            raise RemoteProtocolError(f"a snapshot of {point} has entry {head.index} at {head.pos}")
+
+    def _replaced(self) -> None:
+        log.warning(
+            "a snapshot replaces the log of this member", group=self._group, end=self.core.log.end.index
+        )
+        self.on_replaced()
+
+    def _send_on(self, link: PeerLink, message: Message, body: bytes | memoryview = b"") -> None:
+        frame, flags, count, numbers = to_fields(message)
+        checksum = crc32c.crc32c(body) if body else 0
+        link.send(encode_head_with(frame, flags, self._group, count, numbers, len(body), checksum), body)
 
     # -- roles -------------------------------------------------------------------------------------------
 
@@ -626,8 +737,7 @@ class LedgerShell:
 
     def _send(self, peer: MemberId, message: Message, event: Event, data: bytes | memoryview) -> None:
         """Owe a peer a message; one whose link is down is lost, as on any network. HOT."""
-        kind = Link.DATA if isinstance(message, Append | AppendAnswer) else Link.CONTROL
-        link = self.peers.link(peer, kind)
+        link = self.peers.link(peer, link_of(message))
         if link is None:
             return
         frame, flags, count, numbers = to_fields(message)

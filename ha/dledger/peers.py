@@ -38,7 +38,7 @@ from ha.dledger.hello import (
     refusal_of,
     strangers_refusal,
 )
-from ha.raft.types import Append, AppendAnswer, Link, MemberId, Message
+from ha.raft.types import Append, Link, MemberId, Message, link_of
 from ropewalk.errors import CorruptRecord, RemoteProtocolError
 from ropewalk.format.dledger.entry import FILLER_HEAD_SIZE, check_run
 from ropewalk.format.dledger.frame import Frames, Kind, encode_head
@@ -260,7 +260,7 @@ class PeerLink:
                     return
                 continue
             message = from_frame(frame, segment_size)
-            if (self.kind is Link.DATA) is not isinstance(message, Append | AppendAnswer):
+            if self.kind is not link_of(message):
                 raise RemoteProtocolError(f"a {frame.kind.name} on the {self.kind.name} link")
             if isinstance(message, Append) and (run := message.run) is not None:
                 try:

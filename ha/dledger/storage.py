@@ -104,6 +104,12 @@ class LogStorage(Protocol):
     def end_doubt(self) -> None:
         """Remove the note of a doubtful recovery."""
 
+    def stage_snapshot(self, data: bytes, done: Callable[[], None]) -> None:
+        """Put a snapshot on disk, beside the log. Raises `CorruptRecord` for bytes that are none."""
+
+    def install_staged(self, done: Callable[[], None]) -> None:
+        """Have the next start begin with the snapshot that was staged last, in place of this log."""
+
 
 class ReplicaStore(Protocol):
     """The store around a log of entries: who may append, and what is shown. `store.replica.Replica` is one."""

@@ -25,6 +25,10 @@ from ha.raft.log_state import LogState
 from ha.raft.types import Append, AppendAnswer, HeartbeatAnswer, MemberId, Point, Run, Settings
 from ropewalk.errors import RemoteProtocolError
 
+_NEVER = -(1 << 60)
+_SNAPSHOT_PATIENCE = 10
+"""How many times as long as for a frame a peer's word about a snapshot is waited for: it has to put it on disk."""
+
 
 class State(Enum):
     """The state of the replication to one peer."""
@@ -85,11 +89,13 @@ class EntryDispatcher:
 
     __slots__ = (
         "_asked",
+        "_began_at",
         "_fetch_asked_at",
         "_fetching",
         "_probed",
         "_sent_pos",
         "_settings",
+        "_snapshot_at",
         "_waiting",
         "_window",
         "_window_bytes",
@@ -105,7 +111,7 @@ class EntryDispatcher:
     def __init__(self, peer: MemberId, settings: Settings, end: Point, is_linked: bool) -> None:
         self.peer = peer
         self.state = State.PROBE
-        self.next = end.index + 1
+        self.next = self._began_at = end.index + 1
         self.match = -1
         self.is_linked = is_linked
         self.counts = True
@@ -125,6 +131,8 @@ class EntryDispatcher:
         self._fetching = -1
         """The index that the shell was asked to read from."""
         self._fetch_asked_at = 0
+        self._snapshot_at = _NEVER
+        """When a snapshot was asked of the shell, or the peer said last how much of it has arrived."""
         self._asked: dict[int, int] = {}
         """`match` when each heartbeat left that is not answered yet: less than that no answer can say."""
 
@@ -174,7 +182,7 @@ class EntryDispatcher:
         if index != self.next or not self._may_send:
             return None
         if run is None:
-            self.state = State.SNAPSHOT
+            self.state, self._snapshot_at = State.SNAPSHOT, _NEVER
             return None
         assert run.first == index and run.last <= log.end.index, (prev, run, log.end)
         assert run.term == log.terms.term_at(run.first) == log.terms.term_at(run.last), (run, log.terms.rows)
@@ -182,6 +190,15 @@ class EntryDispatcher:
         assert log.configs.end_of_run(run.first, run.last) == run.last, (run, log.configs.rows)
         assert log.configs.carried_by(run.first) in (None, run.config), (run, log.configs.rows)
         return self._sent(prev, run, log, term, now)
+
+    def needs_snapshot(self, now: int) -> bool:
+        """Return whether to ask the shell for a snapshot: for the first time, or since a message of it was lost."""
+        if self.state is not State.SNAPSHOT or not self.is_linked:
+            return False
+        if now - self._snapshot_at < _SNAPSHOT_PATIENCE * self._settings.resend_ms:
+            return False
+        self._snapshot_at = now
+        return True
 
     @property
     def _may_send(self) -> bool:
@@ -215,6 +232,8 @@ class EntryDispatcher:
         """Handle a heartbeat's answer, which shows a peer's restart and lost frames. Return whether `match` moved."""
         self.is_able, self.counts = answer.able, answer.counts
         asked = self._asked.pop(answer.round, -1)
+        if self.state is State.SNAPSHOT:
+            return False
         if answer.last < asked:
             self.probe(self.match + 1)  # it forgot what it had compared: it was started again (issue 61)
             return False
@@ -275,10 +294,17 @@ class EntryDispatcher:
         self.is_linked = is_linked
         self._fetching = -1
         self._asked.clear()
-        if self.state is not State.SNAPSHOT:
+        if self.state is State.SNAPSHOT:
+            self.match = -1
+            self.probe(self._began_at)  # it may have installed the snapshot, or needs another one
+        else:
             self.probe(self.match + 1 if self.match >= 0 else self.next)
 
-    def snapshot_sent(self, point: Point, ok: bool) -> None:
-        """Go on behind a snapshot that the peer has installed, or ask again where its log stands."""
+    def snapshot_goes_on(self, now: int) -> None:
+        """Note that a piece of a snapshot has arrived."""
+        self._snapshot_at = now
+
+    def snapshot_ended(self, index: int) -> None:
+        """Go on behind a snapshot that the peer has no need of (any more), or ask again where its log stands (-1)."""
         if self.state is State.SNAPSHOT:
-            self.probe(point.index + 1 if ok else self.match + 1)
+            self.probe(max(index + 1 if index >= 0 else self._began_at, self.match + 1))

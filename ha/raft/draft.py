@@ -12,6 +12,7 @@ from ha.raft.types import (
     Message,
     Point,
     Run,
+    SnapshotMessage,
     Standing,
     TransferResult,
 )
@@ -29,6 +30,7 @@ class Draft:
         "done",
         "doubt_over",
         "fetches",
+        "install",
         "open_term",
         "place",
         "readmitted",
@@ -36,6 +38,7 @@ class Draft:
         "role",
         "save",
         "sends",
+        "snapshot",
         "snapshot_to",
     )
 
@@ -53,6 +56,8 @@ class Draft:
         self.readmitted = False
         self.done: list[tuple[int, TransferResult]] = []
         self.reads: list[tuple[int, bool]] = []
+        self.snapshot: tuple[MemberId, SnapshotMessage] | None = None
+        self.install: Point | None = None
         self.append_config: Config | None = None
         self.config: Config | None = None
         self.changed: list[tuple[int, ChangeResult]] = []
@@ -73,6 +78,8 @@ class Draft:
                 or self.readmitted
                 or self.done
                 or self.reads
+                or self.snapshot
+                or self.install
                 or self.append_config
                 or self.config
                 or self.changed
@@ -92,6 +99,8 @@ class Draft:
             self.readmitted,
             tuple(self.done),
             tuple(self.reads),
+            self.snapshot,
+            self.install,
             self.append_config,
             self.config,
             tuple(self.changed),

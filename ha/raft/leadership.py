@@ -156,3 +156,5 @@ class Leadership:
                 draft.send(peer, append)
             if (fetch := dispatcher.next_fetch(log, now)) is not None:
                 draft.fetches.append(fetch)
+            if dispatcher.needs_snapshot(now):
+                draft.snapshot_to.append(peer)

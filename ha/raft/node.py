@@ -31,6 +31,7 @@ from ha.raft.rules import Rules
 from ha.raft.terms import Row, TermTable
 from ha.raft.transfer import Transfers
 from ha.raft.types import (
+    NO_EFFECTS,
     NOTHING,
     Append,
     AppendAnswer,
@@ -62,7 +63,12 @@ from ha.raft.types import (
     Run,
     Saved,
     Settings,
-    SnapshotSent,
+    SnapshotAnswer,
+    SnapshotBegin,
+    SnapshotChunk,
+    SnapshotEnd,
+    SnapshotFailed,
+    SnapshotTaken,
     Standing,
     Stuck,
     TakeLead,
@@ -70,6 +76,7 @@ from ha.raft.types import (
     TransferAsked,
     Vote,
     VoteAnswer,
+    link_of,
 )
 from ropewalk.errors import RemoteProtocolError
 
@@ -126,6 +133,8 @@ class RaftNode:
         self._said = -1
         """How far this follower has told its leader that the log is on disk."""
         self._shown: Standing | None = None
+        self._is_replaced = False
+        """Whether a snapshot replaces the log: from then on nothing that this node knows may be said."""
         self._rules = Rules(self)
 
     @property
@@ -185,6 +194,8 @@ class RaftNode:
         no correct member sends; nothing has changed then, and the connection should be closed. An `AssertionError`
         means that this member's own state is inconsistent: it must stop rather than vote again.
         """
+        if self._is_replaced:
+            return NO_EFFECTS
         draft = Draft()
         if self._overtaken is not None:
             draft.save, self._overtaken = self._overtaken, None
@@ -247,9 +258,13 @@ class RaftNode:
                 )
             case Leaving():
                 self.election.is_leaving = True
-            case SnapshotSent():
+            case SnapshotFailed():
                 if (dispatcher := self.dispatchers.get(event.peer)) is not None:
-                    dispatcher.snapshot_sent(event.point, event.ok)
+                    dispatcher.snapshot_ended(-1)
+            case SnapshotTaken():
+                if (event.term, event.peer) == (self.term, self.leader) and self._lacks(event.point.index):
+                    self._is_replaced = True
+                    draft.install = event.point
         self._conclude(draft)
         effects = draft.effects()
         self._rules.check(effects)
@@ -265,7 +280,7 @@ class RaftNode:
 
     def _received(self, event: Received, draft: Draft) -> None:
         peer, message = event.peer, event.message
-        if self._links.get((peer, _kind(message))) != event.link:
+        if self._links.get((peer, link_of(message))) != event.link:
             return
         if isinstance(message, Append):
             _check_append(peer, message, self.log.end)
@@ -312,6 +327,20 @@ class RaftNode:
                     self.reads.forwarded(peer, message.number, is_open, self.term, draft)
             case ReadAnswer():
                 self.reads.answered(message, self.now)
+            case SnapshotBegin() | SnapshotChunk() | SnapshotEnd():
+                self._follow(peer)
+                if self._lacks(message.index):
+                    draft.snapshot = peer, message
+                elif isinstance(message, SnapshotBegin):
+                    self._answer(draft, peer, SnapshotAnswer(self.term, message.index, -1))
+            case SnapshotAnswer():
+                if (dispatcher := self._dispatcher(peer)) is None or dispatcher.state is not State.SNAPSHOT:
+                    return
+                if message.received < 0:
+                    dispatcher.snapshot_ended(message.index)
+                else:
+                    dispatcher.snapshot_goes_on(self.now)
+                    draft.snapshot = peer, message
             case TakeLead():
                 self._follow(peer)
                 self.election.take_lead(self.log, self._unindexed, draft)
@@ -343,6 +372,10 @@ class RaftNode:
             self.handler.begin(self.term)
             self._said = -1
         self.election.heard_leader(leader)
+
+    def _lacks(self, index: int) -> bool:
+        """Return whether a snapshot that begins with this entry replaces nothing that was committed or compared."""
+        return index > max(self.log.commit.index, self.handler.matched)
 
     def _append_received(self, leader: MemberId, append: Append, draft: Draft) -> None:
         self._follow(leader)
@@ -415,8 +448,6 @@ class RaftNode:
         append = dispatcher.fetched(event.prev, event.run, self.log, self.term, self.now)
         if append is not None:
             draft.send(event.peer, append)
-        elif dispatcher.state is State.SNAPSHOT:
-            draft.snapshot_to.append(event.peer)
 
     # -- time and links ----------------------------------------------------------------------------------
 
@@ -545,10 +576,6 @@ class RaftNode:
             or (election.role is Role.LEADER and not may_append and shown.why != why)
         ):
             self._shown = draft.role = Standing(election.role, self.term, election.leader, may_append, why)
-
-
-def _kind(message: Message) -> Link:
-    return Link.DATA if isinstance(message, Append | AppendAnswer) else Link.CONTROL
 
 
 def _is_granted_pre_vote(message: Message) -> bool:

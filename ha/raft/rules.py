@@ -21,6 +21,7 @@
     15  one change of members at a time, in the own term, and by a    here
         joint configuration of the voters before and those to be
     16  the configuration in force is the last one in the log         here
+    17  a snapshot replaces nothing that is committed                 here
 
 A member that fails one has lost track of its own state, and must stop rather than vote or answer again.
 """
@@ -108,6 +109,7 @@ class Rules:
             self.rules_1_and_2_what_is_said_is_saved(peer, message)
         self.rule_4_a_follower_commits_what_it_has_on_disk()
         self.rule_5_no_cut_reaches_below_commit(effects)
+        self.rule_17_a_snapshot_replaces_nothing_that_is_committed(effects)
         self.rule_9_a_leader_with_too_much_pending_takes_nothing()
         self.rule_11_no_window_overflows()
         self.rule_12_terms_votes_and_commit_only_rise()
@@ -162,6 +164,11 @@ class Rules:
         """A committed entry is never cut."""
         if effects.cut is not None:
             assert effects.cut.index >= self._commit, f"rule 5: {effects.cut} is below commit {self._commit}"
+
+    def rule_17_a_snapshot_replaces_nothing_that_is_committed(self, effects: Effects) -> None:
+        """A snapshot that is older than this member's own log would take committed entries from it."""
+        if effects.install is not None:
+            assert effects.install.index > self._commit, f"rule 17: {effects.install} for {self._commit}"
 
     def rules_7_and_8_who_asks_for_votes_could_lead(self) -> None:
         """A campaign begins without a leader, by a voter whose runs are all placed, as far as it knows."""

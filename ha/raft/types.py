@@ -257,9 +257,67 @@ class ReadAnswer(Struct, frozen=True):
     """-1: the leader has not committed an entry of its own term yet."""
 
 
+class SnapshotBegin(Struct, frozen=True):
+    """A leader offers a snapshot to a follower that lacks entries which retention has removed.
+
+    The follower's log will begin with the first entry that the leader has, through which `point` is.
+    """
+
+    term: int
+    point: Point
+    size: int
+    """Bytes of the snapshot."""
+
+    @property
+    def index(self) -> int:
+        """The index of the entry with which the follower's log will begin."""
+        return self.point.index
+
+
+class SnapshotChunk(Struct, frozen=True):
+    """A piece of the snapshot for entry `index`; the shell has its bytes."""
+
+    term: int
+    index: int
+    offset: int
+
+
+class SnapshotEnd(Struct, frozen=True):
+    """All of the snapshot for entry `index` was sent."""
+
+    term: int
+    index: int
+    size: int
+    checksum: int
+    """CRC32C of its bytes."""
+
+
+class SnapshotAnswer(Struct, frozen=True):
+    """The number of bytes of a snapshot that have arrived; -1: it is not needed, the follower has what it covers."""
+
+    term: int
+    index: int
+    received: int
+
+
+SnapshotMessage = SnapshotBegin | SnapshotChunk | SnapshotEnd | SnapshotAnswer
 Message = (
-    Append | AppendAnswer | Heartbeat | HeartbeatAnswer | Vote | VoteAnswer | TakeLead | Read | ReadAnswer
+    Append
+    | AppendAnswer
+    | Heartbeat
+    | HeartbeatAnswer
+    | Vote
+    | VoteAnswer
+    | TakeLead
+    | Read
+    | ReadAnswer
+    | SnapshotMessage
 )
+
+
+def link_of(message: Message) -> Link:
+    """Return the kind of link on which a message travels."""
+    return Link.DATA if isinstance(message, Append | AppendAnswer | SnapshotMessage) else Link.CONTROL
 
 
 class TransferResult(Enum):
@@ -376,7 +434,7 @@ class Fetched(Struct, frozen=True):
 
     peer: MemberId
     prev: Point
-    """The log through the entry before the run."""
+    """The log through the entry before the run; of a removed one only its index."""
     run: Run | None
     now: int
 
@@ -416,13 +474,19 @@ class Leaving(Struct, frozen=True):
     """The member is about to stop: from now on it neither campaigns nor takes the lead over."""
 
 
-class SnapshotSent(Struct, frozen=True):
-    """A snapshot through `point` was installed by the peer, or could not be."""
+class SnapshotFailed(Struct, frozen=True):
+    """A snapshot could not be made or sent: look again what the peer needs."""
 
     peer: MemberId
-    point: Point
-    ok: bool
     now: int
+
+
+class SnapshotTaken(Struct, frozen=True):
+    """A snapshot from `peer` is on disk beside the log, whole; `term` and `point` are those of its beginning."""
+
+    peer: MemberId
+    term: int
+    point: Point
 
 
 Event = (
@@ -437,7 +501,8 @@ Event = (
     | Appended
     | Fetched
     | Applied
-    | SnapshotSent
+    | SnapshotFailed
+    | SnapshotTaken
     | TransferAsked
     | ReadAsked
     | ChangeAsked
@@ -473,6 +538,10 @@ class Effects(Struct, frozen=True):
     """(token, outcome) of transfers that were asked for."""
     reads: tuple[tuple[int, bool], ...] = ()
     """(token, ok) of reads: read now, while this step is carried out; or refuse, since its time has passed."""
+    snapshot: tuple[MemberId, SnapshotMessage] | None = None
+    """Go on with the transfer of a snapshot: this is the message just received, of the leader or the peer of today."""
+    install: Point | None = None
+    """Have the snapshot that was taken replace the log, and begin anew with it. This node says nothing any more."""
     append_config: Config | None = None
     """Leader: append a record with this configuration, then say `Appended` of a run with it."""
     config: Config | None = None

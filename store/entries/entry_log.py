@@ -22,10 +22,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
+
 from ropewalk.errors import CorruptRecord
-from ropewalk.format.dledger.entry import decode_head
+from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head
 from store.entries.cut import remove_behind
 from store.entries.files import NOTHING, CommitNote, ConfigurationRow, LedgerFiles, LogPoint, LogRun, TermRow
+from store.entries.install import INCOMING, INSTALL, Installation, begin_note
 from store.entries.ordered_writes import OrderedWrites
 from store.entries.reads import FoundRun, Marks, Place, first_index, read_run
 from store.entries.recovery import FoundEntries, recover
@@ -268,6 +271,32 @@ class EntryLog:
         self.doubt = None
         self._writes.submit(partial(self._files.remove, "doubt"), lambda: None)
 
+    # -- snapshots ---------------------------------------------------------------------------------------
+
+    def installation(self, root: Path, queue_file_size: int) -> Installation:
+        """Return the installation of a snapshot in this closed store, which does nothing if none was begun."""
+        log = self._log
+        return Installation(root, log.directory, log.segment_size, queue_file_size, self._files, self._disk)
+
+    def first_entry(self) -> tuple[LogPoint, bytes, bytes] | None:
+        """Return the log through its first entry, that entry and a note of it; None if none is committed."""
+        segment = self._log.segments[0] if self._log.segments else None
+        if segment is None:
+            return None
+        head = decode_head(segment.map[:HEAD_SIZE])
+        point = head.index, head.term, segment.base_offset + head.size
+        if head.index > self.commit[0]:
+            return None
+        return point, bytes(segment.map[: head.size]), msgspec.json.encode(self._note_of(point))
+
+    def stage_snapshot(self, data: bytes, done: Callable[[], None]) -> None:
+        """Put a snapshot on disk, beside the log."""
+        self._writes.submit(partial(self._disk.replace_file, self._files.notes / INCOMING, data), done)
+
+    def install_staged(self, done: Callable[[], None]) -> None:
+        """Have the next start begin with the snapshot that was staged last, in place of this log."""
+        self._writes.submit(partial(self._disk.replace_file, self._files.notes / INSTALL, begin_note()), done)
+
     def _refuse_damage(self, index: int, found: FoundRun) -> None:
         """Raise `StoreDamaged` if one of these entries, or a head on the way to them, is not what was written."""
         prev, run, _data = found
@@ -430,12 +459,15 @@ class EntryLog:
             self._storage.submit(partial(unless_full, write), partial(self._have_noted, note))
 
     def _note(self) -> CommitNote:
-        through = self.commit[0]
+        return self._note_of(self.commit)
+
+    def _note_of(self, point: LogPoint) -> CommitNote:
+        through = point[0]
         configurations: list[ConfigurationRow] = []
         for index, found in self._configurations:
             if index <= through and not (configurations and found.says_the_same(configurations[-1][1])):
                 configurations.append((index, found))
-        return CommitNote(self.commit, [row for row in self._rows if row[1] <= through], configurations)
+        return CommitNote(point, [row for row in self._rows if row[1] <= through], configurations)
 
     def _have_noted(self, note: CommitNote, is_written: bool) -> None:
         self._is_noting = False

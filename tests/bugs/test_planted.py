@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker.kv.planted import BUGS as REGION_BUGS
+from tests.broker.replication.planted import BUGS as SNAPSHOT_BUGS
 from tests.bugs import plant
 from tests.crash.campaign import Campaign, Setup, chosen_seed
 from tests.crash.torn_tail import SETTINGS, SETUP, tear_and_look
@@ -65,6 +66,7 @@ def test_every_planted_bug_has_a_checker_that_must_find_it() -> None:
     assert plant.names() == sorted(
         {*FLUSH_BUGS, *CRASH_BUGS, *SIMULATION_BUGS, *GROUP_BUGS, *DEFERRED_BUGS}
         | {*RAFT_BUGS, *RAFT_STORE_BUGS, *LEASE_BUGS, *LEDGER_BUGS, *DRILL_BUGS, *KV_BUGS, *REGION_BUGS}
+        | {*SNAPSHOT_BUGS}
     )
 
 

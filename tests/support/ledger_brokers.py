@@ -149,8 +149,11 @@ class LedgerBrokers:
     def turn(self, ms: int = STEP_MS) -> None:
         """Link who is not linked, and give every member a turn."""
         self._link()
-        for member in list(self.members.values()):
+        for index, member in list(self.members.items()):
             member.own_turn(ms)
+            if member.member.replaced.is_set():
+                self.stop(index)
+                self.start(index)
 
     def until(self, condition: Callable[[], object], what: str | Callable[[], str] = "") -> None:
         """Give turns until something has come true."""

@@ -208,6 +208,12 @@ class MemoryStorage:
     def end_doubt(self) -> None:
         self.doubt = None
 
+    def stage_snapshot(self, data: bytes, done: Callable[[], None]) -> None:
+        raise NotImplementedError("nothing is ever removed from this log")
+
+    def install_staged(self, done: Callable[[], None]) -> None:
+        raise NotImplementedError("nothing is ever removed from this log")
+
     # -- the store around it -----------------------------------------------------------------------------
 
     def lead(self, term: int, next_index: int) -> bool:

@@ -17,12 +17,17 @@ The head has 64 bytes, so a frame without a body says 60. What the six numbers m
     READ_ANSWER      number    term      index
     FORWARD          number
     FORWARD_ANSWER   number
+    SNAPSHOT_BEGIN             term      index       its term   offset behind   size
+    SNAPSHOT_CHUNK             term      index       offset
+    SNAPSHOT_END     CRC32C    term      index       size
+    SNAPSHOT_ANSWER            term      index       received
 
 An APPEND has the entries as they stand in the log for its body, and may have none. ROLLED says that they stand at the
 base of the next segment; the receiver knows where that is, because HELLO has compared the sizes. A FORWARD has a
-client's request that only the leader may answer, in a frame of RocketMQ's, and its answer has the leader's. No other
-kind has a body. Flags are ROLLED and CONFIG of an APPEND, OK of its answer, PRE and TRANSFER of votes, UNABLE of a
-HEARTBEAT_ANSWER, LEARNER of both answers. Unused numbers are 0.
+client's request that only the leader may answer, in a frame of RocketMQ's, and its answer has the leader's. A
+SNAPSHOT_CHUNK has a piece of the snapshot for the log that begins with entry `index`; END has the checksum of all
+pieces. No other kind has a body. Flags are ROLLED and CONFIG of an APPEND, OK of its answer, PRE and TRANSFER of votes,
+UNABLE of a HEARTBEAT_ANSWER, LEARNER of both answers. Unused numbers are 0.
 
 A head is judged before its body arrives: a size that would be refused anyway must not be buffered first.
 """
@@ -43,6 +48,10 @@ from ropewalk.format.dledger.entry import ENTRY_SIZE_MAX
 HEAD_SIZE: Final = 64
 BODY_SIZE_MAX: Final = ENTRY_SIZE_MAX
 """A frame carries at most 512 KiB, or one entry that is larger."""
+SNAPSHOT_SIZE_MAX: Final = 1 << 30
+"""The size of a snapshot, which is kept in memory on its way."""
+CHUNK_SIZE_MAX: Final = 512 << 10
+"""The size of a piece of a snapshot."""
 FORWARD_SIZE_MAX: Final = 16 << 10
 """The size of a forwarded request or answer: names and numbers."""
 
@@ -66,6 +75,10 @@ class Kind(IntEnum):
     READ_ANSWER = 10
     FORWARD = 11
     FORWARD_ANSWER = 12
+    SNAPSHOT_BEGIN = 13
+    SNAPSHOT_CHUNK = 14
+    SNAPSHOT_END = 15
+    SNAPSHOT_ANSWER = 16
 
 
 ROLLED: Final = 1
@@ -92,6 +105,10 @@ _FLAGS: Final = {
     Kind.READ_ANSWER: 0,
     Kind.FORWARD: 0,
     Kind.FORWARD_ANSWER: 0,
+    Kind.SNAPSHOT_BEGIN: 0,
+    Kind.SNAPSHOT_CHUNK: 0,
+    Kind.SNAPSHOT_END: 0,
+    Kind.SNAPSHOT_ANSWER: 0,
 }
 """The flags that a kind may have."""
 
@@ -216,10 +233,17 @@ def _judged(data: bytes, position: int) -> tuple[int, ...]:
     if kind in (Kind.FORWARD, Kind.FORWARD_ANSWER):
         if not 0 < size - (HEAD_SIZE - 4) <= FORWARD_SIZE_MAX:
             raise RemoteProtocolError(f"a forwarded request of {size - HEAD_SIZE + 4} bytes is out of bounds")
+    elif kind == Kind.SNAPSHOT_CHUNK:
+        if not 0 < size - (HEAD_SIZE - 4) <= CHUNK_SIZE_MAX:
+            raise RemoteProtocolError(
+                f"a piece of {size - HEAD_SIZE + 4} bytes of a snapshot is out of bounds"
+            )
     elif has_body and kind != Kind.APPEND:
         raise RemoteProtocolError(f"a frame of kind {Kind(kind).name} has no body, this one has {size} bytes")
     if kind == Kind.APPEND and (has_body is not (count > 0) or (not has_body and checksum)):
         raise RemoteProtocolError(f"an append of {count} entries cannot have {size - HEAD_SIZE + 4} bytes")
+    if kind == Kind.SNAPSHOT_BEGIN and not 0 < head[10] <= SNAPSHOT_SIZE_MAX:
+        raise RemoteProtocolError(f"a snapshot of {head[10]} bytes is out of bounds")
     if min(head[6:]) < -1:
         raise RemoteProtocolError(f"a frame of kind {Kind(kind).name} has a number below -1: {head[6:]}")
     return head

@@ -13,43 +13,14 @@ from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import names
 from store.queues.consume_queue import ConsumeQueue
-from tests.support.ledger_brokers import LedgerBrokers, Member
-
-
-def tables(member: Member) -> tuple[object, ...]:
-    """Return the tables that a member would serve as the leader."""
-    broker = member.broker
-    return (
-        {each.name: each for each in broker.topics if each.name not in names.HIDDEN_TOPICS},
-        broker.groups.to_wrapper()["subscriptionGroupTable"],
-        broker.groups.to_wrapper()["forbiddenTable"],
-        {(topic, group): queues for topic, group, queues in broker.offsets.pairs(1 << 30) if queues},
-    )
-
-
-def until_equal(group: LedgerBrokers) -> None:
-    def same() -> bool:
-        first, *others = [tables(member) for member in group.members.values()]
-        return all(each == first for each in others)
-
-    group.until(same, lambda: "\n".join(str(tables(member)) for member in group.members.values()))
+from tests.broker.replication.group_tables import change_all, tables, until_equal
+from tests.support.ledger_brokers import LedgerBrokers
 
 
 def until_delivered(group: LedgerBrokers, offset: int) -> None:
     """Wait until every member knows how far the third delay level is delivered."""
     found = [member.broker.delays for member in group.members.values()]
     group.until(lambda: all(delays.offsets().get(3) == offset for delays in found), "delay progress")
-
-
-def change_all(leader: Member, number: int) -> None:
-    """Change each table of the leader in one turn."""
-    broker, now = leader.broker, leader.broker.context.now_ms()
-    assert leader.connect().send("Wide", b"x", queueId=0, defaultTopicQueueNums=4).code == 0
-    assert broker.topics.update(TopicConfig(f"Made{number}", 3, 3), now)
-    broker.groups.update(SubscriptionGroupConfig(f"g{number}"), now)
-    broker.groups.set_forbidden(f"g{number}", "Wide", 2, now)
-    broker.offsets.commit(f"g{number}", "Wide", 0, number)
-    broker.offsets.commit("g", "Wide", 0, number)
 
 
 def test_the_next_leader_has_every_table_at_once(tmp_path: Path) -> None:

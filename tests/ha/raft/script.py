@@ -35,6 +35,11 @@ from ha.raft.types import (
     Received,
     Role,
     Settings,
+    SnapshotAnswer,
+    SnapshotBegin,
+    SnapshotChunk,
+    SnapshotEnd,
+    SnapshotTaken,
     Standing,
     Stuck,
     TakeLead,
@@ -43,7 +48,7 @@ from ha.raft.types import (
     Vote,
     VoteAnswer,
 )
-from tests.sim.raft.model_log import Entry, ModelLog
+from tests.sim.raft.model_log import Entry, ModelLog, end_of
 
 
 class ScriptedMember:
@@ -57,6 +62,8 @@ class ScriptedMember:
         self.events: list[Event] = []
         self.log = ModelLog(random.Random(0), self.events.append, self._later)
         self.standing: Standing | None = None
+        self.staged: list[Entry] = []
+        """The entries through the first of a snapshot that was received."""
 
     def _later(self, ms: float, what: Callable[[], None]) -> None:
         self.pending.append((ms, what))
@@ -182,8 +189,20 @@ class Script:
             carried: list[Entry] = []
             if isinstance(message, Append) and message.run is not None:
                 carried = log.ordered()[message.run.first : message.run.last + 1]
-            self.wires[member.id, peer].append((message, self._links[frozenset((member.id, peer))], carried))
-            self.tell(f"{member.id} -> {peer} {shown_message(message)}")
+            self._send(member, peer, message, carried)
+        for peer in effects.snapshot_to:
+            begin = SnapshotBegin(member.core.term, end_of(log.view[log.first]), 1)
+            self._send(member, peer, begin, log.view[: log.first + 1])
+        if effects.snapshot is not None:
+            sender, message = effects.snapshot
+            assert isinstance(message, SnapshotBegin), message
+            member.staged = entries
+            self.step(member.id, SnapshotTaken(sender, message.term, message.point))
+        if effects.install is not None:
+            self.tell(f"{member.id} installs the snapshot, and begins anew behind {effects.install.index}")
+            member.pending.clear()
+            log.install(member.staged)
+            self.start(member.id)
         if effects.commit is not None:
             self.tell(f"{member.id} commits through {effects.commit.index}")
         for token, ok in effects.reads:
@@ -202,6 +221,16 @@ class Script:
             self.step(member.id, Fetched(peer, prev, read, self.now))
         if effects.commit is not None:
             self.step(member.id, Applied(effects.commit))
+
+    def _send(self, member: ScriptedMember, peer: MemberId, message: Message, carried: list[Entry]) -> None:
+        self.wires[member.id, peer].append((message, self._links[frozenset((member.id, peer))], carried))
+        self.tell(f"{member.id} -> {peer} {shown_message(message)}")
+
+    def retire(self, id: MemberId, index: int) -> None:
+        """Have retention remove what a member has before an index, all of which is committed."""
+        log, core = self.members[id].log, self[id]
+        log.written = core.log.commit
+        log.retire(index)
 
     def tell(self, line: str) -> None:
         self.told.append(f"  {line}")
@@ -305,6 +334,8 @@ class Script:
                 self.told = [line for line in self.told if " is LEADER" in line or " commits " in line]
             case "settle":
                 self.settle(*rest)
+            case "retire":
+                self.retire(rest[0], int(rest[1]))
             case "full" | "empty":
                 self.members[rest[0]].log.set_full(word == "full")
                 self.step(rest[0], Stuck(word == "full"))
@@ -374,6 +405,14 @@ def shown_message(message: Message) -> str:
             return f"Read[{term}] question {number}"
         case ReadAnswer(term, number, index):
             return f"ReadAnswer[{term}] question {number}: {index if index >= 0 else 'not yet'}"
+        case SnapshotBegin(term, point, size):
+            return f"SnapshotBegin[{term}] from {point.index}/{point.term} on, {size} bytes"
+        case SnapshotChunk(term, index, offset):
+            return f"SnapshotChunk[{term}] of {index} at {offset}"
+        case SnapshotEnd(term, index, size, _checksum):
+            return f"SnapshotEnd[{term}] of {index}, {size} bytes"
+        case SnapshotAnswer(term, index, received):
+            return f"SnapshotAnswer[{term}] of {index}: {received if received >= 0 else 'not needed'}"
 
 
 def _range(first: int, last: int) -> str:

@@ -51,8 +51,27 @@ def test_what_retention_removed_needs_a_snapshot() -> None:
     dispatcher.fetched(NOTHING, None, log(), 1, 0)
     assert dispatcher.state is State.SNAPSHOT
     assert dispatcher.next_fetch(log(), 9000) is None
-    dispatcher.snapshot_sent(Point(60, 1, 6000), True)
+    assert dispatcher.needs_snapshot(0)
+    dispatcher.snapshot_ended(60)
     assert (dispatcher.state, dispatcher.next) == (State.PROBE, 61)
+
+
+def test_a_snapshot_of_which_nothing_is_heard_any_more_is_asked_for_again() -> None:
+    dispatcher = probing()
+    dispatcher.next_fetch(log(), 0)
+    dispatcher.fetched(NOTHING, None, log(), 1, 0)
+    assert dispatcher.needs_snapshot(0) and not dispatcher.needs_snapshot(4900)
+    dispatcher.snapshot_goes_on(4900)
+    assert not dispatcher.needs_snapshot(9800) and dispatcher.needs_snapshot(9900)
+
+
+def test_another_link_ends_a_snapshot() -> None:
+    dispatcher = probing()
+    dispatcher.next_fetch(log(), 0)
+    dispatcher.fetched(NOTHING, None, log(), 1, 0)
+    dispatcher.linked(False)
+    dispatcher.linked(True)
+    assert dispatcher.state is State.PROBE and dispatcher.match == -1
 
 
 def test_an_answer_beyond_the_log_is_no_answer_of_a_correct_member() -> None:

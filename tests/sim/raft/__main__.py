@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument(
         "--lost-logs", action="store_true", help="members lose their disks, and are let in again"
     )
+    parser.add_argument("--retention", action="store_true", help="members remove the beginning of their logs")
     parser.add_argument("--verbose", action="store_true", help="tell every event of each life")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -41,15 +42,17 @@ def main() -> int:
 
     seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
     began = time.process_time()
-    events = messages = terms = readmissions = 0
+    events = messages = terms = readmissions = installed = 0
     simulated = 0.0
     for seed in seeds:
         try:
-            life = world.run(seed, options.verbose, make_member, options.lost_logs)
+            life = world.run(seed, options.verbose, make_member, options.lost_logs, options.retention)
             readmissions += life.readmissions
+            installed += life.installed
         except AssertionError as broken:
             bug = f" --bug {options.bug}" if options.bug else ""
             bug += " --store" if options.store else " --lost-logs" if options.lost_logs else ""
+            bug += " --retention" if options.retention else ""
             print(f"BROKEN after {time.process_time() - began:.1f} s, seed {seed}: {broken}")
             print(f"again: python -m tests.sim.raft --seed {seed}{bug}")
             if options.seed is not None:
@@ -67,6 +70,7 @@ def main() -> int:
         f"{len(seeds)} lives in {spent:.1f} s: no promise broken; {events} events, {events / spent:.0f} a second,"
         f" {simulated / spent:.0f} x real time; {messages} messages acknowledged, {terms} terms"
         + (f", {readmissions} readmissions" if readmissions else "")
+        + (f", {installed} snapshots installed" if installed else "")
     )
     return 0
 

@@ -128,6 +128,9 @@ class ModelLog:
         self.readmitted = False
         """Whether this log, begun after another one was lost, has caught up."""
         self.doubt: Point | None = None
+        self.first = 0
+        """The index of the first entry that retention has kept. Those before it stay in `view`, and nobody reads them:
+        what a snapshot covers counts as had."""
         self.lost: set[Entry] = set()
         """Entries that were on disk until damage came before them. This member's doubt speaks for it."""
         self.full = False
@@ -201,8 +204,23 @@ class ModelLog:
         self._flush()
         return Run(end.index + 1, count, term, first, pos - first, config)
 
-    def read(self, index: int, size: int, configs: ConfigHistory) -> tuple[Point, Run]:
+    def retire(self, index: int) -> None:
+        """Have retention remove what stands before `index`, which is on disk and committed."""
+        assert index <= self.written.index
+        self.first = max(self.first, index)
+
+    def install(self, entries: list[Entry]) -> None:
+        """Begin with the last of these entries, all of which a snapshot covers."""
+        assert entries[-1][0] > self.written.index
+        self.view, self.platter = list(entries), list(entries)
+        self.written = end_of(entries[-1])
+        self.first = entries[-1][0]
+        self._reset()
+
+    def read(self, index: int, size: int, configs: ConfigHistory) -> tuple[Point, Run | None]:
         """Read a run from `index` on, as `Effects.fetch` asks; the entry of a configuration is a run of its own."""
+        if self.first and index <= self.first:
+            return Point(index - 1, -1, 0), None  # retention has removed it, or the one before it
         begin = self.view[index]
         stop, total = index, 0
         end = configs.end_of_run(index, len(self.view) - 1)

@@ -13,16 +13,19 @@ from ha.raft.types import (
     Effects,
     Event,
     Fetched,
+    Link,
     MemberId,
     Message,
     Point,
     Received,
+    SnapshotBegin,
+    SnapshotTaken,
     Tick,
 )
 from ropewalk.errors import RemoteProtocolError
 from tests.sim.raft.checks import Broken
 from tests.sim.raft.member import Member
-from tests.sim.raft.model_log import Entry, ModelLog
+from tests.sim.raft.model_log import Entry, ModelLog, end_of
 
 if TYPE_CHECKING:
     from tests.sim.raft.world import World
@@ -39,6 +42,8 @@ class ModelMember(Member):
         self.payload: list[Entry] = []
         """The entries of the Append that is being heard."""
         self.prev_term = -1
+        self.staged: list[Entry] = []
+        """The entries through the first of the snapshot that is on disk."""
 
     def recover(self) -> bool:
         found = self.log.recover()
@@ -103,6 +108,15 @@ class ModelMember(Member):
             self.stand(effects.role)
         for peer, message in effects.send:
             world.send(self, peer, message)
+        for peer in effects.snapshot_to:
+            link = self.links.get((peer, Link.DATA))
+            world.at(world.time + world.chance.uniform(1, 60), self.offer, self.life, peer, link, core.term)
+        if effects.snapshot is not None:
+            peer, begin = effects.snapshot
+            assert isinstance(begin, SnapshotBegin), begin
+            spent = log.flush_ms * world.chance.uniform(1, 6)
+            taken = SnapshotTaken(peer, begin.term, begin.point)
+            world.at(world.time + spent, self.take, self.life, self.payload, taken)
         for fetch in effects.fetch:
             world.at(world.time + world.chance.uniform(0.2, 3), self.fetch, self.life, *fetch)
         if effects.doubt_over:
@@ -111,6 +125,9 @@ class ModelMember(Member):
             log.readmitted = True
             world.readmissions += 1
         world.checks.after(self, effects, world.members)
+        if effects.install is not None:
+            self.install()
+            return
         world.outcomes.update(effects.done)
         for token, result in effects.changed:
             world.was_changed(self, token, result)
@@ -120,6 +137,33 @@ class ModelMember(Member):
             self.append_config(self.life, core.term, config)
         elif effects.commit is not None and core.term_first > core.applied.index:
             world.at(world.time + 1, self.deliver, self.life, Applied(effects.commit))
+
+    def offer(self, life: int, peer: MemberId, link: int | None, term: int) -> None:
+        """Send a snapshot, unless another link or term came meanwhile."""
+        core, log = self.core, self.log
+        if (
+            core is None
+            or life != self.life
+            or core.term != term
+            or self.links.get((peer, Link.DATA)) != link
+        ):
+            return
+        point = end_of(log.view[log.first])
+        self.world.send(self, peer, SnapshotBegin(term, point, 1))
+
+    def take(self, life: int, entries: list[Entry], taken: SnapshotTaken) -> None:
+        """Have a snapshot on disk."""
+        if life == self.life:
+            self.staged = entries
+            self.deliver(life, taken)
+
+    def install(self) -> None:
+        """Begin anew with the snapshot that was taken last."""
+        world, entries = self.world, self.staged
+        world.installed += 1
+        self.die(False)
+        self.log.install(entries)
+        world.at(world.time + world.chance.uniform(1, 100), world.restart, self)
 
     def append_config(self, life: int, term: int, config: Config) -> None:
         """Append a record with a configuration, as soon as there is room: the disk may be full, unheard of yet."""
@@ -145,6 +189,8 @@ class ModelMember(Member):
         """Return what travels with a message: the entries of an Append."""
         if isinstance(message, Append) and message.run is not None:
             return self.log.view[message.run.first : message.run.last + 1]
+        if isinstance(message, SnapshotBegin):
+            return self.log.view[: message.index + 1]
         return []
 
     def arrived(self, peer: MemberId, number: int, message: Message, payload: object) -> None:

@@ -23,8 +23,6 @@ from collections.abc import Callable
 from msgspec import structs
 
 from ha.raft.types import (
-    Append,
-    AppendAnswer,
     ChangeAsked,
     ChangeResult,
     Config,
@@ -41,6 +39,7 @@ from ha.raft.types import (
     TakeLead,
     TransferAsked,
     TransferResult,
+    link_of,
 )
 from tests.sim.disk import PowerLoss
 from tests.sim.raft import lease_faults
@@ -66,8 +65,11 @@ class World:
         verbose: bool = False,
         make_member: Callable[[World, MemberId], Member] = ModelMember,
         loses_logs: bool = False,
+        retires: bool = False,
     ) -> None:
         self.seed = seed
+        self.installed = 0
+        """How many snapshots have replaced a log."""
         self.loses_logs = loses_logs
         self.readmissions = 0
         self._incarnations: dict[MemberId, int] = {}
@@ -88,7 +90,9 @@ class World:
         self._floors: dict[int, int] = {}
         """By the token of a read: what was committed when it was asked."""
         self._transfers = 0
-        self.changes = is_model and not loses_logs and (seed % 4 == 2 or seed % 16 in (11, 13, 15))
+        self.changes = (
+            is_model and not (loses_logs or retires) and (seed % 4 == 2 or seed % 16 in (11, 13, 15))
+        )
         """Whether members come and go."""
         size = self.chance.choices((3, 5, 7, 1), (70, 22, 5, 3))[0]
         spare = min(7 - size, self.chance.choice((1, 2, 2, 4))) if self.changes else 0
@@ -114,6 +118,8 @@ class World:
             self.kinds.append("lease")
         if loses_logs:
             self.kinds += ["lost log"] * (1 + len(self.kinds) // 3)
+        if retires:
+            self.kinds += ["retire"] * (2 + len(self.kinds) // 2)
         self.is_storm = True
         self.contents: dict[tuple[int, int], bytes] = {}
         """By (index, term): the bytes of an entry, where members have a store."""
@@ -232,7 +238,7 @@ class World:
             self.link(one, other, kind)
 
     def send(self, member: Member, peer: MemberId, message: Message) -> None:
-        kind = Link.DATA if isinstance(message, Append | AppendAnswer) else Link.CONTROL
+        kind = link_of(message)
         number = member.links.get((peer, kind))
         if number is None or (member.id, peer) in self.blocked:
             return
@@ -439,6 +445,8 @@ class World:
                     if each.core is not None:
                         each.die(True)
                         self.at(self.time + chance.random() * 400, self.restart, each)
+            case "retire" if isinstance(member, ModelMember) and member.log.first < member.log.written.index:
+                member.log.retire(chance.randrange(member.log.first, member.log.written.index) + 1)
             case "lost log":
                 self._lose_log(member)
             case "damage" if not is_up:
@@ -714,9 +722,10 @@ def run(
     verbose: bool = False,
     make_member: Callable[[World, MemberId], Member] = ModelMember,
     loses_logs: bool = False,
+    retires: bool = False,
 ) -> World:
     """Live one life. Raises `Broken`, or the AssertionError of a core, with the seed in its notes."""
-    world = World(seed, verbose, make_member, loses_logs)
+    world = World(seed, verbose, make_member, loses_logs, retires)
     try:
         for member in world.members.values():
             member.start()
@@ -743,6 +752,7 @@ def run(
             world.quiet()
     except AssertionError as failure:
         store = " --store" if make_member is not ModelMember else " --lost-logs" if loses_logs else ""
+        store += " --retention" if retires else ""
         failure.add_note(
             f"python -m tests.sim.raft --seed {seed}{store}   (faults: {', '.join(world.kinds)}; {world.time:.0f} ms)"
         )

@@ -178,9 +178,7 @@ def _own_place(each: LedgerStatus) -> str:
         down = [
             f"{peer.id} ({peer.why})" if peer.why else peer.id for peer in each.peers if not peer.is_linked
         ]
-        behind = [
-            f"; {peer.id} lacks what retention has removed" for peer in each.peers if peer.state == "SNAPSHOT"
-        ]
+        behind = [f"; {peer.id} is sent a snapshot" for peer in each.peers if peer.state == "SNAPSHOT"]
         return "takes messages" + (f"; no link to {', '.join(down)}" if down else "") + "".join(behind)
     if each.is_learner:
         waits = f"; {', '.join(each.unmet)} must let it in too" if each.unmet else ""

@@ -99,7 +99,7 @@ def test_an_incomplete_frame_is_kept_and_said() -> None:
         (0, (HEAD_SIZE - 4 + BODY_SIZE_MAX + 1).to_bytes(4), "out of bounds"),
         (0, b"\xff\xff\xff\xff", "out of bounds"),
         (4, b"\0", "of kind 0"),
-        (4, b"\x0d", "of kind 13"),
+        (4, b"\x11", "of kind 17"),
         (4, b"\x0b", "flags 0x1"),
         (4, b"\x03", "flags 0x1"),
         (4, b"\x06", "has no body"),

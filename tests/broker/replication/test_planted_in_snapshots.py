@@ -1,0 +1,28 @@
+"""The tests of snapshots find every bug that is planted for them; they pass without it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.broker.replication.planted import BUGS
+from tests.bugs.plant import ROOT
+from tests.support.processes import checkout_environment
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_the_tests_of_snapshots_find_the_bug(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.broker.replication.planted", name],
+        cwd=ROOT,
+        env=checkout_environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    assert failed and all(BUGS[name][1] in line for line in failed), failed
