@@ -4,7 +4,7 @@
     calm     all is healed and started: within 10 s there is one leader, and all logs are equal and committed
     quiet    one follower after the other stalls or is cut off, and comes back: nobody loses the lead over it
 
-In every fourth life over a model the lead is handed over, too, and in half of these one member is preferred; over stores
+In every fourth life over a model the lead is handed over, and in half of these one member is preferred; over stores
 it is in a few lives. In another fourth leaders read by lease, and in half of the former, too (`lease_faults`). In the
 third fourth, and in some of the others, members come and go: groups grow, shrink, change one member for another, or
 all. In lives that are asked for (`loses_logs`), a member loses its disk now and then; the others are told one after the
