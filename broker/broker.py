@@ -315,7 +315,7 @@ class Broker:
         timer_requests.register(self.handlers)
         Queries(context).register(self.handlers)
         member = self.group if isinstance(self.group, LedgerMember) else None
-        KvRequests(context, lambda: member.region if member is not None else None).register(self.handlers)
+        KvRequests(context, lambda: member.kv if member is not None else None).register(self.handlers)
         admin = AdminContext(
             context,
             reconfigure=self.reconfigure,
@@ -380,7 +380,7 @@ class Broker:
                 self.context,
                 self.group.role,
                 self.group.ledger_status() if isinstance(self.group, LedgerMember) else None,
-                self.group.region if isinstance(self.group, LedgerMember) else None,
+                self.group.kv if isinstance(self.group, LedgerMember) else None,
                 self.transactions,
                 self.timers,
                 self.sinks,

@@ -394,6 +394,8 @@ class RequestCode:
     """Apply operations to one region, all of them or none, and once."""
     ROPEWALK_KV_REGIONS: Final = 30105
     """Show the regions of the key-value store, and where the leader of each is."""
+    ROPEWALK_KV_SPLIT: Final = 30106
+    """Cut a region in two at a key: the new region has the keys from there on, with their state."""
     ROPEWALK_KV_STATUS: Final = 30107
     """Show the regions as one member sees them: role, log, keys, memory."""
 

@@ -1,5 +1,6 @@
-"""The replicated key-value store in a member's process: one region, a Raft group of its own over the members' links.
+"""The replicated key-value store in a member's process: its regions, Raft groups of their own over the members' links.
 
-region.py      `KvRegion`: the region's log, its `LedgerShell` and its machine, and who waits for an entry
-requests.py    codes 30100 to 30107: writes at the region's leader, linearizable reads at every member
+regions.py     `KvRegions`: all regions, and how one is cut in two
+region.py      `KvRegion`: a region's log, its `LedgerShell` and its machine, and who waits for an entry
+requests.py    codes 30100 to 30107: writes at a region's leader, linearizable reads at every member
 """

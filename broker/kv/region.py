@@ -16,6 +16,7 @@ import random
 import secrets
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -25,25 +26,43 @@ from broker.kv import snapshots
 from broker.kv.snapshots import Snapshots
 from ha.dledger.ledger import LedgerShell
 from ha.kv.machine import KvMachine
-from ha.kv.region import Region
 from ha.raft.types import Point, Role, Settings, Standing
 from ropewalk.errors import CorruptRecord
-from ropewalk.format.kv.commands import Command, OpenTerm, Outcome, decode_command, encode_command
+from ropewalk.format.kv.commands import (
+    Command,
+    FoundRegions,
+    OpenTerm,
+    Outcome,
+    SplitRegion,
+    decode_command,
+    encode_command,
+)
+from store.entries.files import NOTHING
 from store.io.workers import Worker
 from store.log.commitlog import StoreDamaged
 from store.log.remedy import REFILL
 from store.region_snapshots import RegionSnapshots
 from store.region_store import RegionStore
 
-__all__ = ["WAITING_MAX", "Busy", "KvRegion", "NotLeader"]
+__all__ = ["WAITING_MAX", "Busy", "Done", "KvRegion", "NotLeader", "has_snapshots"]
 
 log = structlog.get_logger("broker.kv")
 
 WAITING_MAX: Final = 10_000
 """Commands that may wait for their entries to be applied."""
 
+OnBorn = Callable[["KvRegion", int, KvMachine], None]
 Done = Callable[[Outcome | None], None]
 """Called with the outcome of a command; None: it is unknown, as this member leads no more."""
+
+
+def has_snapshots(context: BrokerContext, id: int) -> bool:
+    """Return whether a start may begin with a snapshot of a region. Blocks."""
+    return bool(RegionSnapshots(_directory(context, id), context.disk).load())
+
+
+def _directory(context: BrokerContext, id: int) -> Path:
+    return context.config.store_path_root_dir / "kv" / str(id)
 
 
 class NotLeader(Exception):
@@ -59,16 +78,27 @@ class KvRegion:
 
     ledger: LedgerShell
 
-    def __init__(self, context: BrokerContext, region: Region, wake: Callable[[], None]) -> None:
-        """`wake` has the loop run a turn soon."""
-        config = context.config
-        self.machine = KvMachine(region, config.kv_memory_max)
+    def __init__(
+        self, context: BrokerContext, machine: KvMachine, wake: Callable[[], None], on_born: OnBorn
+    ) -> None:
+        """`machine` has the state in front of the log's first entry. `wake` has the loop run a turn soon.
+
+        `on_born` is given the machine of each region that an entry cuts off, and the index of that entry.
+        """
+        self.machine = machine
+        self.number = machine.region.id + 1
+        """The number of the group in the frames of its members."""
         self._context = context
         self._wake = wake
-        self._number = region.id + 1
-        root = config.store_path_root_dir
-        self._root = root / "kv" / str(region.id)
-        self._marker = root / "ropewalk" / "dledger" / f"kv-{region.id}"
+        self._on_born = on_born
+        self.cut_off: list[KvRegion] = []
+        """The regions that were cut from this one in this life: without their own snapshots, they need this log."""
+        self._known_through = -1
+        """The end of the log when this life began."""
+        self._point = NOTHING
+        id = machine.region.id
+        self._root = _directory(context, id)
+        self._marker = context.config.store_path_root_dir / "ropewalk" / "dledger" / f"kv-{id}"
         self._store = RegionStore(
             self._root, context.disk, context.store.completions, self._apply, self._term_command
         )
@@ -83,6 +113,11 @@ class KvRegion:
 
     # -- life ----------------------------------------------------------------------------------------
 
+    def load(self) -> bool:
+        """Begin with the newest snapshot, and return whether there is one. Blocks. Raises `StoreDamaged`."""
+        self.machine, self._point = self.snapshots.load(self.machine)
+        return bool(self.snapshots.points)
+
     def open(self, shared: LedgerShell, settings: Settings) -> None:
         """Apply the log, and become a member that shares the links of `shared`. Blocks. Raises `StoreDamaged`."""
         context, disk = self._context, self._context.disk
@@ -91,8 +126,7 @@ class KvRegion:
                 f"{self._root} is gone, where this member had a log of the key-value store: without it the member "
                 f"could vote for a leader that lacks what it had confirmed. Put it back, or {REFILL}"
             )
-        self.machine, point = self.snapshots.load(self.machine)
-        for finding in (*self.snapshots.findings, *self._store.open(point)):
+        for finding in (*self.snapshots.findings, *self._store.open(self._point)):
             log.warning("recovery of the key-value store", finding=finding)
         if not disk.exists(self._marker):
             disk.replace_file(self._marker, b"")
@@ -106,14 +140,17 @@ class KvRegion:
             random.Random(context.rng.getrandbits(64)),
             draw=secrets.token_bytes,
             wake=self._wake,
-            shares=(shared.peers, self._number),
+            shares=(shared.peers, self.number),
         )
         self.ledger.on_standing = self._stand
+        self._known_through = self._store.entries.end[0]
 
     def end_turn(self) -> None:
         """Send and flush the appended commands of this turn, apply the committed ones, and go on with a snapshot."""
         self.ledger.end_turn()
-        self.snapshots.turn(self.machine, self._context.monotonic_ms())
+        self.cut_off = [each for each in self.cut_off if not each.snapshots.points]
+        if not self.cut_off:
+            self.snapshots.turn(self.machine, self._context.monotonic_ms())
 
     def tick(self) -> None:
         """Do the work of time of the log."""
@@ -132,6 +169,12 @@ class KvRegion:
         """Return whether this member takes writes."""
         standing = self.ledger.standing
         return standing.role is Role.LEADER and standing.may_append
+
+    def is_news(self, index: int) -> bool:
+        """Return whether no log that this member may have lost before had this entry, as far as can be told."""
+        ledger = self.ledger
+        begun = max(self._known_through, ledger.readmitted_through)
+        return index > begun and not ledger.core.readmission.is_learner
 
     @property
     def waiting(self) -> int:
@@ -181,7 +224,11 @@ class KvRegion:
             command = decode_command(data)
         except CorruptRecord as exc:
             raise StoreDamaged(f"entry {index} of the log in {self._root}: {exc}") from exc
+        if isinstance(command, SplitRegion | FoundRegions):
+            self.snapshots.give_up()
         outcome = self.machine.apply(index, command)
+        while self.machine.born:
+            self._on_born(self, index, self.machine.born.pop())
         while self._waiting and self._waiting[0][0] <= index:
             awaited, in_term, done = self._waiting.popleft()
             done(outcome if (awaited, in_term) == (index, term) else None)
@@ -194,12 +241,14 @@ class KvRegion:
                 done(None)
 
     def status(self) -> dict[str, object]:
-        """Return the region as this member sees it, for people."""
+        """Return the region as this member sees it, for people; its bounds in hexadecimal."""
         machine, ledger = self.machine, self.ledger
         standing, region = ledger.standing, machine.region
         end: Point = ledger.core.log.end
         return {
             "region": region.id,
+            "firstKey": region.start.hex(),
+            "endKey": region.end.hex(),
             "epoch": region.epoch,
             "member": ledger.me.id,
             "members": sorted(ledger.addresses),

@@ -4,32 +4,32 @@
     30104 write       operations of a session, applied together and once                      the leader
     30101 get, 30102 multi_get, 30103 scan                                                    every member
     30105 regions, 30107 status                                                               every member
+    30106 split       cut the region that has a key in two, at that key                       the leader
 
 A read at any member sees every write that was answered before the read began: it waits for a round of the leader's
 heartbeats (read-index), then for this member to have applied as much as was committed then. With `unsafe` it reads what
 this member has, which may be old. Who cannot serve answers 14 and names the leader's address in `leader`.
 
-Requests name the epoch of the region as their client knows it; of another one they are refused here, and once more when
-their entry is applied: a region may be cut in between.
+Requests name a region and its epoch as their client knows them. Of another epoch, or for keys that are elsewhere, they
+are refused here, and once more when their entry is applied: a region may be cut in between. The refusal has the regions
+as they are, in `regions`. A write that was applied before the cut is no such case: its outcome is told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 import msgspec
 
 from broker.context import BrokerContext
-from broker.kv.region import Busy, KvRegion, NotLeader
+from broker.kv.region import Busy, Done, KvRegion, NotLeader
+from broker.kv.regions import KvRegions
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Handlers, Session
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.headers import H, HeaderError, KvHeader, KvWriteHeader, decode_header
-from ropewalk.format.kv.commands import (
-    Command as KvCommand,
-)
 from ropewalk.format.kv.commands import (
     OpenSession,
     Outcome,
@@ -41,6 +41,7 @@ from ropewalk.format.kv.commands import (
 from ropewalk.format.kv.items import (
     OPERATIONS_MAX,
     RESULTS_SIZE_MAX,
+    DeleteRange,
     Operation,
     decode_operations,
     decode_values,
@@ -53,8 +54,9 @@ __all__ = ["KvRequests"]
 
 T = TypeVar("T")
 
+_WRONG_EPOCH: Final = Outcome(Status.WRONG_EPOCH)
 _NO_KV: Final = (
-    "this broker serves no key-value store; members of a DLedger group do, each with ropewalkKvRegions = 1"
+    "this broker serves no key-value store; members of a DLedger group do, each with ropewalkKvRegions"
 )
 _UNKNOWN: Final = (
     "TERM_CHANGED: this member does not lead the region any more; it is unknown whether the write will be kept. Send "
@@ -65,10 +67,10 @@ _UNKNOWN: Final = (
 class KvRequests:
     """The handlers of one broker."""
 
-    def __init__(self, context: BrokerContext, region: Callable[[], KvRegion | None]) -> None:
-        """`region` returns the region that is served here; None where there is none."""
+    def __init__(self, context: BrokerContext, regions: Callable[[], KvRegions | None]) -> None:
+        """`regions` returns the regions that are served here; None where there are none."""
         self._context = context
-        self._region = region
+        self._regions = regions
 
     def register(self, handlers: Handlers) -> None:
         """Enter the handlers."""
@@ -79,15 +81,21 @@ class KvRequests:
             RequestCode.ROPEWALK_KV_SCAN: self.scan,
             RequestCode.ROPEWALK_KV_WRITE: self.write,
             RequestCode.ROPEWALK_KV_REGIONS: self.regions,
+            RequestCode.ROPEWALK_KV_SPLIT: self.split,
             RequestCode.ROPEWALK_KV_STATUS: self.status,
         }.items():
             handlers.cold[code] = _guarded(handler)
 
     # -- writes --------------------------------------------------------------------------------------
 
-    def session(self, session: Session, request: Command) -> None:
+    def session(self, session: Session, request: Command) -> Command | None:
         """Open a session."""
-        self._propose(session, request, _header(KvHeader, request), OpenSession)
+        header = _header(KvHeader, request)
+        region = self._of(header)
+        if region is None:
+            return self._moved(request, encode_outcome(_WRONG_EPOCH))
+        self._propose(session, request, region, lambda done: region.propose(OpenSession, done))
+        return None
 
     def write(self, session: Session, request: Command) -> Command | None:
         """Append a session's write; the answer leaves when it is applied."""
@@ -95,24 +103,39 @@ class KvRequests:
         operations: tuple[Operation, ...] = _read(lambda: decode_operations(request.body))
         if (why := refusal_of(operations)) is not None:
             raise _illegal(why)
-        if header.epoch != self._of(header).machine.region.epoch:
-            return request.reply(ResponseCode.SUCCESS, body=encode_outcome(Outcome(Status.WRONG_EPOCH)))
-        self._propose(
-            session,
-            request,
-            header,
-            lambda stamp: Write(stamp, header.session, header.seq, header.lowest, header.epoch, operations),
-        )
+        region = self._of(header)
+        if region is None or not _has(region, operations):
+            known = self._outcome_of(header)
+            if known is not None:
+                return request.reply(ResponseCode.SUCCESS, body=encode_outcome(known))
+            return self._moved(request, encode_outcome(_WRONG_EPOCH))
+
+        def make(stamp: int) -> Write:
+            return Write(stamp, header.session, header.seq, header.lowest, header.epoch, operations)
+
+        self._propose(session, request, region, lambda done: region.propose(make, done))
+        return None
+
+    def split(self, session: Session, request: Command) -> Command | None:
+        """Cut a region in two at a key; the answer counts the id of the new region."""
+        keys = _keys(request)
+        region = self._of(_header(KvHeader, request))
+        if region is None or len(keys) != 1 or not region.machine.region.has(keys[0]):
+            return self._moved(request, encode_outcome(_WRONG_EPOCH))
+        regions = self._own()
+        if (why := regions.split_refusal(region, keys[0])) is not None:
+            raise _illegal(why)
+        self._propose(session, request, region, lambda done: regions.split(region, keys[0], done))
         return None
 
     def _propose(
-        self, session: Session, request: Command, header: KvHeader, make: Callable[[int], KvCommand]
+        self, session: Session, request: Command, region: KvRegion, propose: Callable[[Done], None]
     ) -> None:
-        region = self._of(header)
-
         def done(outcome: Outcome | None) -> None:
             if outcome is None:
                 answer = request.reply(ResponseCode.SYSTEM_ERROR, _UNKNOWN, self._leader(region))
+            elif outcome.status is Status.WRONG_EPOCH:
+                answer = self._moved(request, encode_outcome(outcome))
             else:
                 answer = request.reply(ResponseCode.SUCCESS, body=encode_outcome(outcome))
             session.outbox.send(request, answer)
@@ -120,27 +143,32 @@ class KvRequests:
         if self._context.stopping:
             raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down")
         try:
-            region.propose(make, done)
+            propose(done)
         except NotLeader:
             raise self._elsewhere(region) from None
         except Busy as exc:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{exc}") from None
 
+    def _outcome_of(self, header: KvWriteHeader) -> Outcome | None:
+        """Return the outcome of a write that was applied before its region was cut; None if it was not, and never will.
+
+        Also None where this member has not applied so much as the client knows of.
+        """
+        region = self._own().get(header.region)
+        if region is None or region.machine.region.epoch <= header.epoch:
+            return None
+        return region.machine.sessions.known(header.session, header.seq)
+
     # -- reads ---------------------------------------------------------------------------------------
 
     def get(self, session: Session, request: Command) -> Command | None:
         """Answer with the values of keys."""
-        keys = [key for key in _read(lambda: decode_values(request.body)) if key is not None]
-        if not 0 < len(keys) <= OPERATIONS_MAX:
-            raise _illegal(f"a read has 1 to {OPERATIONS_MAX} keys, this one has {len(keys)}")
-        for key in keys:
-            if (why := key_refusal(key)) is not None:
-                raise _illegal(why)
+        keys = _keys(request)
 
         def look(region: KvRegion) -> Sequence[bytes | None]:
             return [region.machine.get(key) for key in keys]
 
-        return self._look(session, request, look)
+        return self._look(session, request, keys, look)
 
     def scan(self, session: Session, request: Command) -> Command | None:
         """Answer with keys and values of a range, in turn."""
@@ -152,49 +180,48 @@ class KvRequests:
         def look(region: KvRegion) -> Sequence[bytes | None]:
             return [each for pair in region.machine.scan(bounds[0], bounds[1], limit) for each in pair]
 
-        return self._look(session, request, look)
+        return self._look(session, request, bounds[:1], look)
 
     def _look(
-        self, session: Session, request: Command, look: Callable[[KvRegion], Sequence[bytes | None]]
+        self,
+        session: Session,
+        request: Command,
+        keys: Iterable[bytes],
+        look: Callable[[KvRegion], Sequence[bytes | None]],
     ) -> Command | None:
+        """Answer a read of these keys, or from this key on, which are one region's."""
         header = _header(KvHeader, request)
-        region = self._of(header)
 
         def answer() -> Command:
-            if header.epoch != region.machine.region.epoch:
-                return request.reply(ResponseCode.SUCCESS, body=encode_found(Status.WRONG_EPOCH))
+            region = self._of(header)
+            if region is None or not all(map(region.machine.region.has, keys)):
+                return self._moved(request, encode_found(Status.WRONG_EPOCH))
             found = look(region)
             if sum(len(value) for value in found if value is not None) > 2 * RESULTS_SIZE_MAX:
                 return request.reply(ResponseCode.SUCCESS, body=encode_found(Status.TOO_LARGE))
             return request.reply(ResponseCode.SUCCESS, body=encode_found(Status.OK, found))
 
+        region = self._own().get(header.region)
+        if header.unsafe or region is None:
+            return answer()
+        asked = region
+
         def done(ok: bool) -> None:
             if ok:
                 reply = answer()
             else:
-                refused = self._elsewhere(region)
+                refused = self._elsewhere(asked)
                 reply = request.reply(refused.code, refused.remark, refused.ext)
             session.outbox.send(request, reply)
 
-        if header.unsafe:
-            return answer()
-        region.read(done)
+        asked.read(done)
         return None
 
     # -- people --------------------------------------------------------------------------------------
 
     def regions(self, session: Session, request: Command) -> Command:
         """Answer with the regions, and where the leader of each is."""
-        region = self._own()
-        cut, machine = region.machine.region, region.machine
-        document = {
-            "id": cut.id,
-            "start": cut.start.hex(),
-            "end": cut.end.hex(),
-            "epoch": cut.epoch,
-            "leader": machine.leader if region.ledger.standing.leader is not None else "",
-        }
-        return request.reply(ResponseCode.SUCCESS, body=msgspec.json.encode({"regions": [document]}))
+        return request.reply(ResponseCode.SUCCESS, body=self._table())
 
     def status(self, session: Session, request: Command) -> Command:
         """Answer with the regions as this member sees them."""
@@ -203,23 +230,29 @@ class KvRequests:
             "cluster": broker.config.broker_cluster_name,
             "brokerName": broker.config.broker_name,
             "address": ":".join(map(str, broker.address)),
-            "regions": [self._own().status()],
+            "regions": [region.status() for region in self._own()],
         }
         return request.reply(ResponseCode.SUCCESS, body=msgspec.json.encode(document))
 
+    def _table(self) -> bytes:
+        return msgspec.json.encode({"regions": self._own().table()})
+
     # -- which one -----------------------------------------------------------------------------------
 
-    def _own(self) -> KvRegion:
-        region = self._region()
-        if region is None:
+    def _own(self) -> KvRegions:
+        regions = self._regions()
+        if regions is None:
             raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, _NO_KV)
-        return region
+        return regions
 
-    def _of(self, header: KvHeader) -> KvRegion:
-        region = self._own()
-        if header.region != region.machine.region.id:
-            raise _illegal(f"there is no region {header.region} here")
-        return region
+    def _of(self, header: KvHeader) -> KvRegion | None:
+        """Return the region of a request; None if it is cut otherwise than the client knows, or not here yet."""
+        region = self._own().get(header.region)
+        return region if region is not None and region.machine.region.epoch == header.epoch else None
+
+    def _moved(self, request: Command, body: bytes) -> Command:
+        """Answer that keys are elsewhere, with the regions as they are."""
+        return request.reply(ResponseCode.SUCCESS, ext={"regions": self._table().decode()}, body=body)
 
     def _leader(self, region: KvRegion) -> dict[str, str]:
         standing, known = region.ledger.standing, region.machine.leader
@@ -234,6 +267,26 @@ class KvRequests:
             f"{region.ledger.me.id} cannot serve this for region {region.machine.region.id}: {where}; nothing was done",
             self._leader(region),
         )
+
+
+def _has(region: KvRegion, operations: Iterable[Operation]) -> bool:
+    """Return whether all operations are on keys of a region."""
+    cut = region.machine.region
+    return all(
+        cut.has_range(each.start, each.end) if isinstance(each, DeleteRange) else cut.has(each.key)
+        for each in operations
+    )
+
+
+def _keys(request: Command) -> list[bytes]:
+    """Return the keys in the body of a request."""
+    keys = [key for key in _read(lambda: decode_values(request.body)) if key is not None]
+    if not 0 < len(keys) <= OPERATIONS_MAX:
+        raise _illegal(f"a read has 1 to {OPERATIONS_MAX} keys, this one has {len(keys)}")
+    for key in keys:
+        if (why := key_refusal(key)) is not None:
+            raise _illegal(why)
+    return keys
 
 
 def _guarded(

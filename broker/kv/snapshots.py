@@ -12,6 +12,7 @@ not the member: the log is whole, stays as long as it is, and after some time an
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -75,6 +76,12 @@ class _Writing:
             return f"{exc.strerror}: {exc.filename}"
         return ""
 
+    def discard(self) -> None:
+        """Remove the file, if it has no name yet. Blocks."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.discard()
+
 
 class Snapshots:
     """The snapshots of one region. The loop owns it."""
@@ -86,6 +93,8 @@ class Snapshots:
         """Why the last one was given up; empty if it was not."""
         self.findings: list[str] = []
         """The damage that a start met."""
+        self.is_wanted = False
+        """Whether the first one is due with the first entry: the region that this one was cut from waits for it."""
         self._store = store
         self._files = files
         self._worker = worker
@@ -144,6 +153,7 @@ class Snapshots:
         index, _term, pos = self._store.applied
         limits, begun = self._limits, self._begun
         is_far = pos - begun[2] >= limits.log_bytes or index - begun[0] >= limits.entries
+        is_far |= self.is_wanted and not self.points and index >= 0
         return is_far and (not self.failure or now_ms >= self._not_before_ms)
 
     def _heard(self, is_whole: bool, now_ms: int, failure: str) -> None:
@@ -183,6 +193,14 @@ class Snapshots:
         """Let the log begin as late as a start from the older snapshot allows."""
         if len(self.points) == KEPT:
             self._store.retire_before(self.points[0][2])
+
+    def give_up(self) -> None:
+        """Drop the snapshot under way: the state is about to be cut in two."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.walk.give_up()
+            self._begun = self.points[-1] if self.points else NOTHING
+            self._worker.submit(writing.discard, lambda _none: None)
 
     def stop(self) -> None:
         """Give up the snapshot under way. Blocks."""

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import ropewalk
 from broker.context import BrokerContext
-from broker.kv.region import KvRegion
+from broker.kv.regions import KvRegions
 from broker.metrics.kv import kv_families
 from broker.metrics.ledger import ledger_families
 from broker.metrics.snapshot import COUNTER, GAUGE, Family, HistogramFamily, Source
@@ -73,8 +73,8 @@ class MetricSources:
     role: str
     ledger: LedgerStatus | None
     """The status of a member of a DLedger group; None for any other broker."""
-    region: KvRegion | None
-    """The region of the key-value store that is served here."""
+    kv: KvRegions | None
+    """The regions of the key-value store, if it is served here."""
     transactions: TransactionService
     timers: TimerService
     sinks: SinkService
@@ -166,7 +166,7 @@ def _tables(sources: MetricSources, found: Found, later: list[Source]) -> None:
         ),
     ]
     found += ledger_families(sources.ledger)
-    found += kv_families(sources.region)
+    found += kv_families(sources.kv or ())
     help = "Bytes of the master's log that a slave has not reported yet"
     if ha.is_master:
         rows = [((slave.address,), float(end - slave.acknowledged)) for slave in ha.slaves]

@@ -1,10 +1,11 @@
 """The metric families of the key-value store: what a region holds, how long its log is, and how far it is applied.
 
-They are served by every broker, and have values where a member of a DLedger group serves a region.
+They are served by every broker, and have values where a member of a DLedger group serves regions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from broker.kv.region import KvRegion
@@ -26,18 +27,19 @@ _TEXTS: Final = {
 }
 
 
-def kv_families(region: KvRegion | None) -> list[Family]:
-    """Return the families of a region; without values where it is None."""
-    values: tuple[float, ...] = ()
-    if region is not None:
-        machine, ledger = region.machine, region.ledger
-        values = (
-            region.leads, len(machine.values), machine.used_bytes, machine.memory_max, len(machine.sessions),
-            region.log_bytes, region.replay_bytes, bool(region.snapshots.failure),
-            max(ledger.commit.index - machine.applied, 0), region.waiting,
-        )  # fmt: skip
-    label = (str(region.machine.region.id),) if region is not None else ()
+def kv_families(regions: Iterable[KvRegion]) -> list[Family]:
+    """Return the families of the regions of a member; without values where there are none."""
+    found = [(str(region.machine.region.id), _values(region)) for region in regions]
     return [
-        Family(name, GAUGE, text, ("region",), [(label, float(values[at]))] if values else [])
+        Family(name, GAUGE, text, ("region",), [((label,), float(values[at])) for label, values in found])
         for at, (name, text) in enumerate(_TEXTS.items())
     ]
+
+
+def _values(region: KvRegion) -> tuple[float, ...]:
+    machine, ledger = region.machine, region.ledger
+    return (
+        region.leads, len(machine.values), machine.used_bytes, machine.memory_max, len(machine.sessions),
+        region.log_bytes, region.replay_bytes, bool(region.snapshots.failure),
+        max(ledger.commit.index - machine.applied, 0), region.waiting,
+    )  # fmt: skip

@@ -33,7 +33,7 @@ import trio
 
 import ropewalk
 from broker.context import BrokerContext
-from broker.kv.region import KvRegion
+from broker.kv.regions import KvRegions
 from broker.remoting.shell import Connection, Shell
 from broker.replication.group_member import LogReplaced, ReadyWords, Turns
 from broker.replication.ledger_state import LedgerState
@@ -49,7 +49,6 @@ from ha.dledger.ledger import LedgerShell
 from ha.dledger.peers import PeerLink
 from ha.dledger.status import LedgerStatus
 from ha.dledger.storage import LogPoint, LogStorage, ReplicaStore
-from ha.kv.region import Region
 from ha.raft.node import TRANSFERRING
 from ha.raft.types import ChangeResult, MemberId, Point, Role, Settings, Standing, TransferResult
 from ropewalk.codes import ResponseCode
@@ -127,10 +126,8 @@ class LedgerMember:
         self._path = notes / "peers.json"
         self._known: dict[MemberId, bytes] = {}
         self._readmitted: frozenset[MemberId] = frozenset()
-        self.region: KvRegion | None = None
-        """The region of the key-value store that is served here."""
-        if config.ropewalk_kv_regions:
-            self.region = KvRegion(context, Region(0), wake)
+        self.kv = KvRegions(context, wake) if config.ropewalk_kv_regions != "0" else None
+        """The regions of the key-value store, if it is served here."""
         self.replaced = trio.Event()
         """Set when the store has to be opened again, with a snapshot in place of its log."""
         self._worker: Worker | None = None
@@ -316,16 +313,16 @@ class LedgerMember:
     def apply_reports(self) -> None:
         """Commit, show and answer by the frames of peers, before other connections have their turn. HOT."""
         self.ledger.end_turn()
-        if self.region is not None:
-            self.region.end_turn()
+        if self.kv is not None:
+            self.kv.end_turn()
 
     def end_turn(self) -> None:
         self._log_changes()
         if not self._leads:
             self._forward_commits()
         self.ledger.end_turn()
-        if self.region is not None:
-            self.region.end_turn()
+        if self.kv is not None:
+            self.kv.end_turn()
 
     def _log_changes(self, *, offsets: bool = False) -> None:
         """Log the changes of the tables; not while a member that is to lead waits for the end of this log."""
@@ -333,10 +330,10 @@ class LedgerMember:
             self.state.log_changes(offsets=offsets)
 
     def tick(self) -> None:
-        """Do the work of time of a region's log; cores have a timer of their own (`ha.dledger.tasks`)."""
+        """Do the work of time of the regions' logs; cores have a timer of their own (`ha.dledger.tasks`)."""
         self._context.store.removable_offset = self.state.snapshots.covered
-        if self.region is not None:
-            self.region.tick()
+        if self.kv is not None:
+            self.kv.tick()
 
     def status(self, before: HaStatus, wall_ms: int) -> HaStatus | None:
         standing = self.ledger.standing
@@ -409,8 +406,8 @@ class LedgerMember:
         self.ledger.on_noted = self._note_peers
         self.ledger.make_snapshot = self._make_snapshot
         self.ledger.on_replaced = self.replaced.set
-        if self.region is not None:
-            self.region.open(self.ledger, settings)
+        if self.kv is not None:
+            self.kv.open(self.ledger, settings)
         self._term = self.ledger.standing.term
         self._refused = self._refusal(self.ledger.standing)
         self.ledger.on_standing = self._stand
@@ -568,7 +565,7 @@ class LedgerMember:
 
     async def run(self, turns: Turns, shell: Shell) -> LogReplaced:
         """Be a member until cancelled, or until a snapshot replaces the log. Cuts are done while it is open."""
-        sharing = (self.region.ledger,) if self.region is not None else ()
+        sharing = self.kv.ledgers if self.kv is not None else ()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(tasks.run, self.ledger, shell, self._context.rng, sharing)
             await self.replaced.wait()
@@ -600,20 +597,20 @@ class LedgerMember:
 
     def change(self, change: Change, done: Callable[[ChangeResult], None]) -> None:
         """Change the members of the group, as its leader. Raises `ChangeRefused` for a change that makes no sense."""
-        if self.region is not None:
+        if self.kv is not None:
             raise ChangeRefused(_REGIONS_STAY)
         self.ledger.change(change, done)
 
     def force(self) -> str | None:
         """Go on alone, after most members were lost; return in words why not, where that is not to be."""
-        return _REGIONS_STAY if self.region is not None else self.ledger.force()
+        return _REGIONS_STAY if self.kv is not None else self.ledger.force()
 
     async def settle(self) -> None:
         """Do nothing: the ready line names no role, which is the next election's to give."""
 
     async def hand_over(self) -> None:
         """Have another member lead, if this one does: producers then wait for a handover, and not for an election."""
-        ledgers = (self.ledger,) if self.region is None else (self.ledger, self.region.ledger)
+        ledgers = (self.ledger, *(self.kv.ledgers if self.kv is not None else ()))
         for ledger in ledgers:
             ledger.leave()
         if not self.ledger.peers.members:
@@ -631,8 +628,8 @@ class LedgerMember:
 
     def stop(self) -> None:
         self.ledger.close()
-        if self.region is not None:
-            self.region.close()
+        if self.kv is not None:
+            self.kv.close()
         if self._worker is not None:
             self._worker.stop()
 

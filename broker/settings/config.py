@@ -137,7 +137,7 @@ class BrokerConfig:
     raft_heartbeat_ms: int
     raft_election_ms: str
     raft_lease_reads: bool
-    ropewalk_kv_regions: int
+    ropewalk_kv_regions: str
     kv_memory_max: int
     ropewalk_secret: str
     """The secret that the members of a group prove to each other to know; empty asks for no proof."""
@@ -616,6 +616,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "preferredLeaderId": _members,
     "storePathDLedgerCommitLog": _directory,
     "raftElectionMs": dledger.election_bounds,
+    "ropewalkKvRegions": dledger.region_cuts,
 }
 
 

@@ -4,6 +4,7 @@
     dLegerSelfId      n0            a letter and a number; the number decides the broker id of a follower
     raftElectionMs    500-900       the bounds of an election timeout, which is drawn anew each time
     raftLeaseReads    false         reads of a leader without asking the others; the same on all members
+    ropewalkKvRegions 4             a number of regions, or the keys that a new store is cut at: g;n;t;
 
 `dLegerPeers` says with which members a group begins. From its first entry on the log says who they are, and
 `dLegerPeers` only where a new, empty member looks for the group, and where one that has moved may be.
@@ -15,8 +16,12 @@ other modes are without effect here and told so, as those of this mode are where
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
+
+from ha.kv.region import REGIONS_MAX
+from ropewalk.format.kv.items import key_refusal
 
 __all__ = [
     "LedgerPeer",
@@ -27,12 +32,15 @@ __all__ = [
     "peers_of",
     "ports",
     "read_peers",
+    "region_cuts",
+    "region_keys",
 ]
 
 ENTRY_SIZE_MAX: Final = 4 << 20
 """Bytes of a log entry at most, as in DLedger."""
 _PEER: Final = re.compile(r"([A-Za-z][0-9]{1,9})-([A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})):([0-9]{1,5})")
 _MEMBER: Final = re.compile(r"[A-Za-z][0-9]{1,9}")
+_FIRST_LETTERS: Final = string.digits + string.ascii_lowercase
 _SYNTAX: Final = (
     "must be ID-HOST:PORT, several separated by ';', each ID a letter and a number: n0-192.0.2.1:40911"
 )
@@ -88,6 +96,33 @@ def election_bounds(text: str) -> str:
     if not (low.isdecimal() and high.isdecimal() and 10 <= int(low[:9]) < int(high[:9]) <= 600_000):
         raise ValueError("must be two numbers of milliseconds, the smaller one first, as 500-900")
     return text
+
+
+def region_cuts(text: str) -> str:
+    """Return a `ropewalkKvRegions` text unchanged; raise ValueError unless it is a number of regions, or keys."""
+    if text.isdecimal():
+        if len(text) < 3 and int(text) <= REGIONS_MAX:
+            return text
+    elif ";" in text:
+        keys = text.split(";")[:-1]
+        if text.endswith(";") and 0 < len(set(keys)) == len(keys) < REGIONS_MAX and all(map(_is_key, keys)):
+            return text
+    raise ValueError(
+        f"must be a number of regions from 0 to {REGIONS_MAX}, or up to {REGIONS_MAX - 1} keys to cut at, each with a "
+        "';' behind it: g;n;t;"
+    )
+
+
+def _is_key(text: str) -> bool:
+    return key_refusal(text.encode()) is None
+
+
+def region_keys(text: str) -> tuple[bytes, ...]:
+    """Return the keys at which a checked `ropewalkKvRegions` has a new store cut, in order."""
+    if not text.isdecimal():
+        return tuple(sorted(key.encode() for key in text.split(";")[:-1]))
+    count = int(text)
+    return tuple(_FIRST_LETTERS[len(_FIRST_LETTERS) * at // count].encode() for at in range(1, count))
 
 
 def peers_of(texts: tuple[str, ...]) -> tuple[LedgerPeer, ...]:

@@ -121,8 +121,10 @@ raftElectionMs The shortest and the longest election timeout in milliseconds; ea
 raftLeaseReads A leader answers reads of newest values without asking the others first, for nine tenths of the shortest
     election timeout after most of them heard it. The same on all members, whose clocks may differ in rate by a tenth
     at most; a killed leader is then followed after an election timeout, and not at once. Ropewalk's own.
-ropewalkKvRegions Regions of the key-value store that every member of the group serves: 0 for none, 1 for one with all
-    keys. Ropewalk's own.
+ropewalkKvRegions The regions that a new key-value store of the group is cut into, up to 16: their number, cut so that
+    keys with small letters and digits in front are spread evenly, or the keys to cut at, each with a `;` behind it
+    (`g;n;t;`). 0: there is no store. A store that was ever cut keeps its regions (`ropewalk kv split`). The same on all
+    members. Ropewalk's own.
 kvMemoryMax What a region of the key-value store holds in memory at most, key + value + 200 bytes for each item; writes
     that would pass it are refused. Ropewalk's own.
 # When bytes reach the disk

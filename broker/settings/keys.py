@@ -250,9 +250,9 @@ _HONOURED: Final = (
     _int("raftHeartbeatMs", 100, 5, 60_000),
     _text("raftElectionMs", "500-900"),
     _bool("raftLeaseReads", False),
-    # The key-value store of such a group: regions that every member serves (0: none; more than one are not built yet),
+    # The key-value store of such a group: how many regions a new one is cut into, or the keys at which (0: no store),
     # and what one may hold in memory.
-    _int("ropewalkKvRegions", 0, 0, 1),
+    _text("ropewalkKvRegions", "0"),
     _long("kvMemoryMax", 256 * MIB, MIB),
     # What every member of a group has to know; and where a slave that has only haMasterAddress says hello.
     _text("ropewalkSecret", None),

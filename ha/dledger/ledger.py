@@ -146,7 +146,6 @@ class LedgerShell:
         """The configurations in the log, by the index of their entries."""
         if shares is not None:
             self.peers, self._group = shares
-            self.peers.join(self._group, self, storage.segment_size, addresses)
         else:
             told = {id: f"{host}:{port}" for id, (host, port) in addresses.items()}
             self.peers = Peers(me, told, known or {}, readmitted, self, now_ms, draw)
@@ -221,9 +220,13 @@ class LedgerShell:
         """Since when the log waits for room on the disk, or for a cut."""
         self._is_stuck = False
         """Whether it has waited for so long that people are told."""
+        self.readmitted_through = -1
+        """The end of the log when the readmission of this member ended, in this life."""
         storage.on_stuck = self._stuck
         if self._configurations:
             self._configure()
+        if shares is not None:
+            self.peers.join(self._group, self, storage.segment_size, addresses)
 
     @property
     def commit(self) -> Point:
@@ -520,6 +523,7 @@ class LedgerShell:
                 "this member has caught up, and votes again",
                 member=self.me.id, group=self._group, end=self.core.log.end.index,
             )  # fmt: skip
+            self.readmitted_through = self.core.log.end.index
             self.peers.known[voter_key(self.me.id, self._group)] = self.me.incarnation
             self.peers.groups[0][0].noted()
         for token, result in effects.done:

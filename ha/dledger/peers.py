@@ -84,7 +84,9 @@ class LinkEvents(Protocol):
         """Hear a request that was forwarded, or the answer to one."""
 
     def met(self, peer: MemberId, term: int, lost: bool) -> None:
-        """Note the term of a peer that was introduced, and whether it knows that this member had lost its log."""
+        """Note the term of a peer that was introduced, -1 if it is not in this group, and whether it knows this log for
+        lost.
+        """
 
     def noted(self) -> None:
         """Write down the incarnations of the peers, one of which was heard for the first time."""
@@ -119,6 +121,10 @@ class PeerLink:
         """The number by which the core knows it; -1 until it is up."""
         self.peer: MemberId = dialed[0] if dialed is not None else ""
         self.kind = dialed[1] if dialed is not None else Link.CONTROL
+        self.terms: dict[int, int] = {}
+        """The terms that the peer was in when it introduced itself, by group."""
+        self.says_lost = False
+        """Whether the peer knows that this member had lost its log."""
         self.heard_at = self.sent_at = self.began_at = peers.now()
         self._peers = peers
         self._dialed = dialed is not None
@@ -386,11 +392,19 @@ class Peers:
     def join(
         self, group: int, events: LinkEvents, segment_size: int, members: Iterable[MemberId] = ()
     ) -> None:
-        """Have another group share the links, before there are any; its members stay linked for good."""
-        assert group not in self.groups and not self._up, group
+        """Have another group share the links, also those that are up; its members stay linked for good."""
+        assert group not in self.groups, group
         self.groups[group] = events, segment_size
         self.book.pin(members)
         self._members_changed()
+        for link in self._up.values():
+            self._meet(link, group, events)
+            events.linked(link.peer, link.number, link.kind, True)
+
+    def _meet(self, link: PeerLink, group: int, events: LinkEvents) -> None:
+        """Tell a group of a peer, before the link to it is up: a learner says nothing that counts."""
+        if group in link.terms or link.says_lost:
+            events.met(link.peer, link.terms.get(group, -1), link.says_lost)
 
     def _linked(self, link: PeerLink, up: bool) -> None:
         for _number, (events, _size) in sorted(self.groups.items()):
@@ -429,9 +443,9 @@ class Peers:
         self._up[link.peer, link.kind] = link
         self._show(link, True, "")
         self.status[link.peer].refusal = ""
+        link.terms, link.says_lost = found.terms, found.lost
         for number, (events, _size) in sorted(self.groups.items()):
-            if number in found.terms:  # before the link is up: a learner says nothing that counts
-                events.met(found.id, found.terms[number], found.lost)
+            self._meet(link, number, events)
         self._linked(link, True)
 
     def readmit(self, peer: MemberId) -> None:

@@ -38,7 +38,10 @@ class Dialer(Protocol):
 async def run(
     ledger: LedgerShell, shell: Dialer, rng: random.Random, sharing: Sequence[LedgerShell] = ()
 ) -> None:
-    """Be a member until cancelled, and one of the groups that share its links. Raises `MemberFailed`."""
+    """Be a member until cancelled, and one of the groups that share its links, more of which may come.
+
+    Raises `MemberFailed`.
+    """
     async with trio.open_nursery() as nursery:
         kept: set[tuple[MemberId, Link]] = set()
         while True:

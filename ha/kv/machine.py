@@ -3,9 +3,17 @@
 *Time* is the leader's stamp in each command, and never falls: two members agree on when a lease was over, whatever
 their own clocks say, and a leader whose clock is behind makes leases longer, never shorter.
 
-*Token.* A lock's token is the index of the entry that granted it. It rises from grant to grant, also over members and
+*Token.* A lock's token is the number of the entry that granted it. It rises from grant to grant, also over members and
 restarts, without a counter that could be lost. A lease alone keeps nobody out: its holder may sleep through the end of
 it. Only the token is safe, where what the lock protects compares it (`Guard` does, for keys of the region itself).
+
+*Number.* An entry's number is its index, and in a region that was cut from another one: `origin` and its index, where
+the origin is behind the number of the entry that cut it. So tokens rise on for a lock whose key went to another log.
+
+*Split.* The machine cuts itself in two at a key, and leaves the new one in `born` for the shell to find. Values,
+sequences and locks go to the side of their keys. Sessions are on both sides from then on, with all outcomes that are
+kept: a write that is sent again behind the cut finds its outcome wherever its key went. Both clocks go on from the same
+moment: no lease gets longer or shorter.
 
 *Memory* is counted as key and value and 200 for each item, kept outcomes of sessions included. Beyond the bound what
 would grow is refused, and deletes go on.
@@ -22,10 +30,20 @@ from typing import Final
 
 from msgspec import Struct
 
-from ha.kv.region import Region
+from ha.kv.region import Region, RegionIds
 from ha.kv.sessions import SESSIONS_MAX, Sessions
 from ha.kv.table import Table
-from ropewalk.format.kv.commands import Command, OpenSession, OpenTerm, Outcome, Status, Write
+from ropewalk.format.kv.commands import (
+    Command,
+    FoundRegions,
+    OpenSession,
+    OpenTerm,
+    Outcome,
+    ReserveRegion,
+    SplitRegion,
+    Status,
+    Write,
+)
 from ropewalk.format.kv.items import (
     RANGE_KEYS_MAX,
     RESULTS_SIZE_MAX,
@@ -65,8 +83,16 @@ class Lock(Struct, frozen=True):
 class KvMachine:
     """The state of one region. Apply the entries of its log in their order; read between two of them."""
 
-    def __init__(self, region: Region, memory_max: int, sessions_max: int = SESSIONS_MAX) -> None:
+    def __init__(
+        self, region: Region, memory_max: int, sessions_max: int = SESSIONS_MAX, origin: int = 0
+    ) -> None:
         self.region = region
+        self.origin = origin
+        """The number of the entry with index 0."""
+        self.ids = RegionIds()
+        """The ids of all regions, in region 0; empty in any other."""
+        self.born: list[KvMachine] = []
+        """The regions that were cut from this one since the shell looked."""
         self.applied = -1
         """The index of the last entry that was applied."""
         self.leader = ""
@@ -92,17 +118,61 @@ class KvMachine:
         assert index > self.applied, (index, self.applied)
         self.applied = index
         self.clock_ms = max(self.clock_ms, command.stamp_ms)
+        number = self.origin + index
         match command:
             case OpenTerm():
                 self.leader = command.leader
                 return Outcome(Status.OK)
             case OpenSession():
-                self.sessions.open(index)
-                return Outcome(Status.OK, (Count(index),))
+                id = self.region.session_id(number)
+                self.sessions.open(id)
+                return Outcome(Status.OK, (Count(id),))
             case Write():
-                return self._write(index, command)
+                return self._write(number, command)
+            case FoundRegions():
+                return self._found(command.keys)
+            case ReserveRegion():
+                reserved = None if self.region.id else self.ids.reserve(command.parent, command.epoch)
+                return (
+                    Outcome(Status.TOO_MANY) if reserved is None else Outcome(Status.OK, (Count(reserved),))
+                )
+            case SplitRegion():
+                if command.epoch != self.region.epoch or not self.region.may_be_cut_at(command.key):
+                    return Outcome(Status.WRONG_EPOCH)
+                self._split(command.key, command.id)
+                return Outcome(Status.OK, (Count(command.id),))
 
-    def _write(self, index: int, write: Write) -> Outcome:
+    def _found(self, keys: tuple[bytes, ...]) -> Outcome:
+        """Cut a store at all keys, unless it was cut before."""
+        if self.region.id or len(self.ids) or self.region.epoch > 1:
+            return Outcome(Status.WRONG_EPOCH)
+        ids = {key: self.ids.fill(0, len(keys) - at, at + 1) for at, key in enumerate(keys)}
+        for key in reversed(keys):
+            self._split(key, ids[key])
+        return Outcome(Status.OK)
+
+    def _split(self, key: bytes, id: int) -> None:
+        assert self.region.may_be_cut_at(key), (self.region, key)
+        region = Region(id, key, self.region.end, self.region.epoch + 1)
+        upper = KvMachine(region, self.memory_max, self.sessions.count_max, self.origin + self.applied + 1)
+        upper.clock_ms = self.clock_ms
+        upper.sessions = self.sessions.copy()
+        upper.values = self.values.cut_off(key)
+        upper.sequences = self.sequences.cut_off(key)
+        upper.locks = self.locks.cut_off(key)
+        self.region = Region(self.region.id, self.region.start, key, region.epoch)
+        for half in (self, upper):
+            half.bytes = half._count()
+        self.born.append(upper)
+
+    def _count(self) -> int:
+        return (
+            sum(ITEM_BYTES + len(key) + len(value) for key, value in self.values.items())
+            + sum(ITEM_BYTES + len(key) for key in self.sequences)
+            + sum(ITEM_BYTES + len(key) + len(lock.owner) for key, lock in self.locks.items())
+        )
+
+    def _write(self, number: int, write: Write) -> Outcome:
         outcome = self.sessions.begin(write.session, write.seq, write.lowest)
         if outcome is not None:
             return outcome
@@ -113,7 +183,7 @@ class KvMachine:
         if refused is not None:
             outcome = Outcome(refused)
         else:
-            outcome = Outcome(Status.OK, tuple(self._do(index, each) for each in write.operations))
+            outcome = Outcome(Status.OK, tuple(self._do(number, each) for each in write.operations))
         self.sessions.keep(write.session, write.seq, outcome)
         return outcome
 
@@ -153,7 +223,7 @@ class KvMachine:
                     grows += ITEM_BYTES + len(each.key) + len(each.owner)
         return grows, results
 
-    def _do(self, index: int, operation: Operation) -> Result:
+    def _do(self, number: int, operation: Operation) -> Result:
         key = operation.start if isinstance(operation, DeleteRange) else operation.key
         match operation:
             case Put(value=value):
@@ -170,7 +240,7 @@ class KvMachine:
             case NextSequence(step=step):
                 return self._next(key, step)
             case AcquireLock() | RenewLock() | ReleaseLock():
-                return self._lock(index, operation)
+                return self._lock(number, operation)
             case Guard():
                 return Count(1)
 
@@ -200,13 +270,13 @@ class KvMachine:
 
     # -- locks -------------------------------------------------------------------------------------------
 
-    def _lock(self, index: int, operation: AcquireLock | RenewLock | ReleaseLock) -> Lease:
+    def _lock(self, number: int, operation: AcquireLock | RenewLock | ReleaseLock) -> Lease:
         key, now = operation.key, self.clock_ms
         lock = self.locks.get(key)
         if isinstance(operation, AcquireLock):
             if lock is not None and lock.ends_ms > now:
                 return self._lease(0, lock)
-            return self._grant(index, operation)
+            return self._grant(number, operation)
         if lock is None or (lock.owner, lock.token) != (operation.owner, operation.token):
             return self._lease(0, lock)
         if isinstance(operation, ReleaseLock):
@@ -218,12 +288,12 @@ class KvMachine:
         self.locks.replace(key, renewed)
         return self._lease(1, renewed)
 
-    def _grant(self, index: int, operation: AcquireLock) -> Lease:
+    def _grant(self, number: int, operation: AcquireLock) -> Lease:
         self._drop(operation.key)
         if len(self.locks) >= _LOCKS_KEPT:
             for key in [key for key, each in self.locks.items() if each.ends_ms <= self.clock_ms]:
                 self._drop(key)
-        lock = Lock(operation.owner, index, self.clock_ms + operation.lease_ms)
+        lock = Lock(operation.owner, number, self.clock_ms + operation.lease_ms)
         self.locks.replace(operation.key, lock)
         self.bytes += ITEM_BYTES + len(operation.key) + len(operation.owner)
         return self._lease(1, lock)
@@ -273,8 +343,8 @@ class KvMachine:
             for id, lowest, outcomes in self.sessions
         ]
         for part in (
-            self.region, self.applied, self.clock_ms, self.leader, list(self.values.items()),
-            sorted(self.sequences.items()), locks, sessions, self.used_bytes,
+            self.region, self.origin, list(self.ids), self.applied, self.clock_ms, self.leader,
+            list(self.values.items()), sorted(self.sequences.items()), locks, sessions, self.used_bytes,
         ):  # fmt: skip
             told.update(repr(part).encode())
         return told.hexdigest()

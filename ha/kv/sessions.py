@@ -37,7 +37,7 @@ class Sessions:
     def __init__(self, count_max: int = SESSIONS_MAX) -> None:
         self.bytes = 0
         """The bytes that sessions and kept outcomes count as, of the memory that a region may use."""
-        self._count_max = count_max
+        self.count_max = count_max
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
         self._unwalked: OrderedDict[int, SessionRow | None] = OrderedDict()
         """The sessions that a walk has not come to: as they were when it began, once they changed, None until then."""
@@ -48,11 +48,27 @@ class Sessions:
     def __iter__(self) -> Iterator[SessionRow]:
         return ((id, each.lowest, each.outcomes) for id, each in self._sessions.items())
 
+    def copy(self) -> Sessions:
+        """Return sessions that go on from the same state by themselves."""
+        other = Sessions(self.count_max)
+        other.bytes = self.bytes
+        other._sessions = OrderedDict(
+            (id, _Session(lowest, outcomes.copy())) for id, lowest, outcomes in self
+        )
+        return other
+
+    def known(self, id: int, seq: int) -> Outcome | None:
+        """Return the outcome of a write as far as it is known; None of one that was not applied."""
+        session = self._sessions.get(id)
+        if session is None:
+            return Outcome(Status.SESSION_EXPIRED)
+        return session.outcomes.get(seq) or (Outcome(Status.STALE) if seq < session.lowest else None)
+
     def open(self, id: int) -> None:
         """Begin a session; the one that is idle for the longest goes if there are too many."""
         self._sessions[id] = _Session(1, {})
         self.bytes += _ITEM_BYTES
-        if len(self._sessions) > self._count_max:
+        if len(self._sessions) > self.count_max:
             self._keep_aside(next(iter(self._sessions)))
             _id, gone = self._sessions.popitem(last=False)
             self.bytes -= _ITEM_BYTES + sum(map(_size_of, gone.outcomes.values()))

@@ -48,11 +48,12 @@ class StateWalk:
         """`term` and `pos` are those of the entry that was applied last."""
         region = machine.region
         self.head = Head(
-            machine.applied, term, pos, machine.clock_ms, region.id, region.epoch, region.start, region.end,
-            machine.leader.encode(),
+            machine.applied, term, pos, machine.clock_ms, region.id, region.epoch, machine.origin,
+            region.start, region.end, machine.leader.encode(),
         )  # fmt: skip
         self._machine = machine
-        self._kinds = [Kind.VALUES, Kind.SEQUENCES, Kind.LOCKS, Kind.SESSIONS]
+        self._ids = list(machine.ids)
+        self._kinds = [Kind.REGIONS, Kind.VALUES, Kind.SEQUENCES, Kind.LOCKS, Kind.SESSIONS]
         for each in (machine.values, machine.sequences, machine.locks, machine.sessions):
             each.begin_walk()
 
@@ -71,7 +72,10 @@ class StateWalk:
             rows = machine.sessions.walk(min(keys_max, _SESSIONS_A_TURN))
             return SessionRows(rows) if rows else None
         columns: list[Column] | None = None
-        if kind is Kind.VALUES:
+        if kind is Kind.REGIONS:
+            ids, self._ids = self._ids, []
+            columns = [list(column) for column in zip(*ids, strict=True)] if ids else None
+        elif kind is Kind.VALUES:
             if (values := machine.values.walk(keys_max, len, _BYTES_A_TURN)) is not None:
                 columns = list(values)
         elif kind is Kind.SEQUENCES:
@@ -141,6 +145,7 @@ class Restorer:
         """Return the machine, whose state has come as a whole. Raises `CorruptRecord`."""
         head, machine = self._reader.finish(), self._machine
         machine.region = Region(head.region, head.start, head.end, head.epoch)
+        machine.origin = head.origin
         machine.applied, machine.clock_ms = head.index, head.clock_ms
         machine.leader = head.leader.decode("utf-8", "replace")
         return machine, head
@@ -149,6 +154,10 @@ class Restorer:
         machine, columns = self._machine, part.columns
         kind, keys = part.kind, columns[0]
         if not keys:
+            return
+        if kind is Kind.REGIONS:
+            for parent, epoch, id in zip(*columns, strict=True):
+                machine.ids.fill(parent, epoch, id)
             return
         if kind is Kind.SESSIONS:
             decoded = [decode_columns(OUTCOME_COLUMNS, each) for each in columns[2]]

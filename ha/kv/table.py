@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 class Table(SortedDict, Generic[V]):  # type: ignore[misc]
-    """See the module docstring. Change it through `replace` and `fill` alone; no key is empty."""
+    """See the module docstring. Change it through `replace`, `fill` and `cut_off` alone; no key is empty."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,6 +45,18 @@ class Table(SortedDict, Generic[V]):  # type: ignore[misc]
         else:
             for key, value in zip(keys, values, strict=True):
                 self[key] = value
+
+    def cut_off(self, key: bytes) -> Table[V]:
+        """Return a table with the items from a key on, which are not in this one any more. No walk is under way."""
+        assert self._walked is None
+        keys = list(self.keys())
+        at = self.bisect_left(key)
+        lower, upper = [self[each] for each in keys[:at]], [self[each] for each in keys[at:]]
+        other = Table[V]()
+        other.fill(keys[at:], upper)
+        self.clear()
+        self.fill(keys[:at], lower)
+        return other
 
     # -- the walk ----------------------------------------------------------------------------------------
 

@@ -239,6 +239,16 @@ class Election:
         self.leader_heard = NEVER
         self.deadline = min(self.deadline, self.now + low + int(self._draw * (high - low)))
 
+    def _hurry(self) -> None:
+        """Let the first campaign of a new group come soon: the others have heard of it with a heartbeat.
+
+        Preferred members come a heartbeat before the others, who may have heard of it first.
+        """
+        settings = self.settings
+        beats = 2 if settings.preferred and self.me not in settings.preferred else 1
+        rush = settings.rush_min_ms + int(self._draw * (settings.rush_max_ms - settings.rush_min_ms))
+        self.deadline = self.now + beats * settings.heartbeat_ms + rush
+
     @property
     def is_protecting(self) -> bool:
         """Tell whether this member leads, or heard a leader within the smallest election timeout.
@@ -270,6 +280,8 @@ class Election:
             return
         if self.deadline is None:
             self.set_deadline()
+            if self.settings.is_newborn:
+                self._hurry()
         assert self.deadline is not None
         if late > self.settings.late_max_ms:
             self.deadline += late

@@ -198,8 +198,12 @@ class Readmission:
         return max(self._met.values(), default=0)
 
     def met(self, peer: MemberId, term: int, lost: bool) -> bool:
-        """Note the term of a peer, and whether it knows this member's log for lost. Return whether a learner begins."""
-        self._met[peer] = max(term, self._met.get(peer, 0))
+        """Note the term of a peer, and whether it knows this member's log for lost. Return whether a learner begins.
+
+        A term of -1: the peer is not in this group yet, and has still to tell one.
+        """
+        if term >= 0:
+            self._met[peer] = max(term, self._met.get(peer, 0))
         begins = lost and not self._is_over and not self.is_learner
         self.is_learner |= begins
         return begins

@@ -157,6 +157,8 @@ class Settings(Struct, frozen=True):
     frame_bytes_max: int = 512 << 10
     preferred: tuple[MemberId, ...] = ()
     """`preferredLeaderId`: these members campaign before the others."""
+    is_newborn: bool = False
+    """Whether the group begins while its members run: nobody can lead it yet, so the first campaign comes soon."""
     lease_reads: bool = False
     transfer_lag_max: int = 1000
     """A member that lacks as many entries is not handed the lead: producers would wait for it."""

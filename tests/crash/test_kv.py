@@ -108,51 +108,119 @@ def members_of(name_server: str) -> tuple[KvStatus, ...]:
         return ()
 
 
-def leader_of(group: LedgerGroup, among: list[Member]) -> Member:
-    """Wait until one of these members leads the region."""
+def leaders_of(group: LedgerGroup, among: list[Member], count: int = 1) -> dict[int, Member]:
+    """Wait until each of so many regions is led by one of these members; return which, by region."""
     wanted = {member.id: member for member in among}
-    found: list[str] = []
+    found: list[tuple[int, str]] = []
 
-    def is_led() -> bool:
-        found[:] = [each.values["member"] for each in members_of(group.name_server) if each.values["leads"]]
-        return len(found) == 1 and found[0] in wanted
+    def are_led() -> bool:
+        found[:] = [
+            (each.values["region"], each.values["member"])
+            for each in members_of(group.name_server)
+            if each.values["leads"]
+        ]
+        return len(dict(found)) == len(found) >= count and {member for _id, member in found} <= {*wanted}
 
-    until(is_led, lambda: str(members_of(group.name_server)), patience_s=60.0, pause_s=0.1)
-    return wanted[found[0]]
+    until(are_led, lambda: str(members_of(group.name_server)), patience_s=60.0, pause_s=0.1)
+    return {id: wanted[member] for id, member in found}
+
+
+class Load:
+    """Clients that call a store until they are stopped, and the history of their calls."""
+
+    def __init__(self, group: LedgerGroup, seed: int) -> None:
+        began = time.monotonic()
+        self.recorder, lock = Recorder(lambda: time.monotonic() - began), threading.Lock()
+        self._clients = [
+            Caller(group.name_server, self.recorder, lock, number, seed) for number in range(CLIENTS)
+        ]
+
+    def start(self) -> None:
+        for client in self._clients:
+            client.start()
+
+    def stop(self) -> None:
+        for client in self._clients:
+            client.is_over.set()
+        for client in self._clients:
+            client.join(30)
+            assert not client.is_alive(), f"{client.name} hangs"
+            assert not client.troubles, client.troubles
+
+    def judge(self) -> None:
+        calls = self.recorder.calls
+        known = [call for call in calls if call.result is not UNKNOWN]
+        print(f"{len(calls)} calls, {len(calls) - len(known)} of unknown outcome")
+        assert len(known) > 100
+        check([call for call in calls if _is_counter(call)], COUNTER)
+        check([call for call in calls if not _is_counter(call)], REGISTER)
 
 
 def test_the_store_is_linearizable_through_kills_and_pauses_of_its_members(
     tmp_path: Path, long_run: bool
 ) -> None:
     seed = chosen_seed()
+    print(f"seed {seed}")
     draw = random.Random(seed)
-    began = time.monotonic()
-    recorder, lock = Recorder(lambda: time.monotonic() - began), threading.Lock()
     with LedgerGroup(tmp_path, settings={"ropewalkKvRegions": 1}) as group:
-        leader_of(group, group.members)
-        clients = [Caller(group.name_server, recorder, lock, number, seed) for number in range(CLIENTS)]
-        for client in clients:
-            client.start()
+        leaders_of(group, group.members)
+        load = Load(group, seed)
+        load.start()
         for number in range(30 if long_run else 3):
             time.sleep(draw.uniform(0.5, 1.0))
-            leads = leader_of(group, group.members)
+            leads = leaders_of(group, group.members)[0]
             victim = leads if draw.random() < 0.7 else draw.choice(group.members)
             disturb(group, victim, draw, kill=number % 2 == 0)
         time.sleep(0.5)
-        for client in clients:
-            client.is_over.set()
-        for client in clients:
-            client.join(30)
-            assert not client.is_alive(), f"{client.name} hangs"
-            assert not client.troubles, client.troubles
+        load.stop()
         until(
             lambda: are_equal(group), lambda: str(members_of(group.name_server)), patience_s=60.0, pause_s=0.1
         )
-    known = [call for call in recorder.calls if call.result is not UNKNOWN]
-    print(f"seed {seed}: {len(recorder.calls)} calls, {len(recorder.calls) - len(known)} of unknown outcome")
-    assert len(known) > 100
-    check([call for call in recorder.calls if _is_counter(call)], COUNTER)
-    check([call for call in recorder.calls if not _is_counter(call)], REGISTER)
+    load.judge()
+
+
+CUTS = ("k3", "k5", "sk3", "sk5", "k6", "sk6", "k15", "sk15")
+"""Where regions are cut: the first two in each run, all of them in a long one."""
+
+
+def test_no_write_is_lost_or_done_twice_where_regions_are_cut_under_load_and_members_die(
+    tmp_path: Path, long_run: bool
+) -> None:
+    seed = chosen_seed()
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    with LedgerGroup(tmp_path, settings={"ropewalkKvRegions": "k2;k4;sk;"}) as group:
+        until(
+            lambda: len({each.id for each in leaders_of(group, group.members, 4).values()}) == 3,
+            "each member leads a region", patience_s=60.0, pause_s=0.1,
+        )  # fmt: skip
+        load = Load(group, seed)
+        load.start()
+        for number, key in enumerate(CUTS if long_run else CUTS[:2], 1):
+            time.sleep(draw.uniform(0.5, 1.0))
+            with Kv(group.name_server, timeout=30.0) as kv:
+                names = {
+                    bytes.fromhex(each.values["firstKey"]).decode(): each.values["region"]
+                    for each in kv.status()
+                }
+                parent = names[max(name for name in names if name <= key)]
+                cut = threading.Thread(target=kv.split, args=(key,))
+                victim = leaders_of(group, group.members, 3 + number)[parent]
+                cut.start()
+                time.sleep(draw.choice((0, 0.01, 0.05, 0.2)))
+                victim.kill()
+                cut.join(30)
+                assert not cut.is_alive()
+            leaders_of(group, [each for each in group.members if each is not victim], 4 + number)
+            victim.start()
+        time.sleep(0.5)
+        load.stop()
+        until(
+            lambda: are_equal(group), lambda: str(members_of(group.name_server)), patience_s=60.0, pause_s=0.1
+        )
+        found = {each.values["firstKey"] for each in members_of(group.name_server)}
+        assert found == {name.encode().hex() for name in ("", "k2", "k4", "sk", *CUTS[:number])}
+    load.judge()
 
 
 def _is_counter(call: Call) -> bool:
@@ -160,10 +228,10 @@ def _is_counter(call: Call) -> bool:
 
 
 def are_equal(group: LedgerGroup) -> bool:
-    """Tell whether all members have applied the same entries."""
-    found = members_of(group.name_server)
-    told = {(each.values["applied"], each.values["keys"], each.values["usedBytes"]) for each in found}
-    return len(found) == 3 and len(told) == 1
+    """Tell whether all members have applied the same entries of the same regions."""
+    names = ("region", "epoch", "applied", "keys", "usedBytes")
+    told = [tuple(each.values[name] for name in names) for each in members_of(group.name_server)]
+    return len(told) == 3 * len({*told}) == 3 * len({each[0] for each in told}) > 0
 
 
 def disturb(group: LedgerGroup, victim: Member, draw: random.Random, *, kill: bool) -> None:
@@ -171,10 +239,10 @@ def disturb(group: LedgerGroup, victim: Member, draw: random.Random, *, kill: bo
     others = [member for member in group.members if member is not victim]
     if kill:
         victim.kill()
-        leader_of(group, others)
+        leaders_of(group, others)
         victim.start()
     else:
         victim.signal(signal.SIGSTOP)
-        leader_of(group, others)
+        leaders_of(group, others)
         time.sleep(draw.uniform(0, 0.3))
         victim.signal(signal.SIGCONT)

@@ -94,8 +94,8 @@ class Member(InProcess):
         self.broker.on_wakeup()
         if ms:
             self.member.ledger.tick(0)
-            if self.member.region is not None:
-                self.member.region.ledger.tick(0)
+            for ledger in list(self.member.kv.ledgers) if self.member.kv is not None else ():
+                ledger.tick(0)
         self.broker.end_turn()
         if ms:
             self.broker.tick()
@@ -125,7 +125,7 @@ class LedgerBrokers:
             self.start(index, (disks or {}).get(index))
 
     def start(self, index: int, disk: Disk | None = None, **changes: object) -> Member:
-        member = Member(self, index, self.root / f"n{index}", disk, **self._settings, **changes)
+        member = Member(self, index, self.root / f"n{index}", disk, **{**self._settings, **changes})
         member.member.ledger._rng.seed(index)
         self.members[index] = member
         return member

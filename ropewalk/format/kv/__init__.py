@@ -4,6 +4,9 @@
       OPEN    text: the leader's address for clients                             the entry that opens a term
       SESSION nothing: the index of this entry becomes the session's id
       WRITE   i64 session | i64 seq | i64 lowest unanswered seq | i64 epoch | operations
+      FOUND   items: the keys at which a new store is cut                        of region 0 alone
+      RESERVE i64 region | i64 epoch: the id of the region that is cut from it   of region 0 alone
+      SPLIT   i64 epoch | i64 id of the new region | its first key
     outcome   u8 status | results, where the status is OK
     items     u16 count | items, each of them a u8 kind and its fields            operations and results alike
     field     i64, or bytes: u32 size | bytes; a size of 0xFFFFFFFF says that there are none

@@ -23,6 +23,7 @@ from ropewalk.format.kv.items import (
 
 _COMMAND: Final = Layout(">Bq")
 _WRITE: Final = Layout(">qqqq")
+_PAIR: Final = Layout(">qq")
 
 
 class Status(IntEnum):
@@ -41,6 +42,8 @@ class Status(IntEnum):
     """The results would be larger than an answer may be; nothing was done."""
     FENCED = 6
     """The lock of a `Guard` was granted to another one since; nothing was done."""
+    TOO_MANY = 7
+    """There are as many regions as a store may have; nothing was done."""
 
 
 class Outcome(Struct, frozen=True):
@@ -79,8 +82,32 @@ class Write(Struct, frozen=True):
     operations: tuple[Operation, ...]
 
 
-Command = OpenTerm | OpenSession | Write
-_OPEN, _SESSION, _WRITES = 1, 2, 3
+class FoundRegions(Struct, frozen=True):
+    """The cut of a store that was never cut, at keys in order: the regions get the ids 1, 2 and so on."""
+
+    stamp_ms: int
+    keys: tuple[bytes, ...]
+
+
+class ReserveRegion(Struct, frozen=True):
+    """A wish for the id of the region that is cut from `parent` while that has this epoch: always the same one."""
+
+    stamp_ms: int
+    parent: int
+    epoch: int
+
+
+class SplitRegion(Struct, frozen=True):
+    """The cut of a region at `key`: what is there, and behind it, is the region `id` from this entry on."""
+
+    stamp_ms: int
+    epoch: int
+    id: int
+    key: bytes
+
+
+Command = OpenTerm | OpenSession | Write | FoundRegions | ReserveRegion | SplitRegion
+_OPEN, _SESSION, _WRITES, _FOUND, _RESERVE, _SPLIT = range(1, 7)
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
@@ -121,6 +148,12 @@ def encode_command(command: Command) -> bytes:
         case Write():
             head = _WRITE.pack(command.session, command.seq, command.lowest, command.epoch)
             return _COMMAND.pack(_WRITES, stamp) + head + encode_items(command.operations)
+        case FoundRegions():
+            return _COMMAND.pack(_FOUND, stamp) + encode_values(command.keys)
+        case ReserveRegion():
+            return _COMMAND.pack(_RESERVE, stamp) + _PAIR.pack(command.parent, command.epoch)
+        case SplitRegion():
+            return _COMMAND.pack(_SPLIT, stamp) + _PAIR.pack(command.epoch, command.id) + command.key
 
 
 def decode_command(data: bytes | memoryview) -> Command:
@@ -136,6 +169,14 @@ def decode_command(data: bytes | memoryview) -> Command:
             operations = decode_operations(rest[_WRITE.size :])
             session, seq, lowest, epoch = _WRITE.unpack_from(rest)
             return Write(stamp, session, seq, lowest, epoch, operations)
+        if kind == _FOUND:
+            return FoundRegions(stamp, tuple(key for key in decode_values(rest) if key is not None))
+        if kind == _RESERVE:
+            parent, epoch = _PAIR.unpack(rest)
+            return ReserveRegion(stamp, parent, epoch)
+        if kind == _SPLIT:
+            epoch, id = _PAIR.unpack_from(rest)
+            return SplitRegion(stamp, epoch, id, bytes(rest[_PAIR.size :]))
     except (LayoutError, UnicodeDecodeError) as exc:
         raise CorruptRecord(f"a command of the key-value store is cut off or damaged: {exc}") from exc
     raise CorruptRecord(f"no command of the key-value store is of kind {kind}")

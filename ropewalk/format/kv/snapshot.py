@@ -4,7 +4,8 @@
     chunk     u32 number, from 0 on | u8 kind | u32 size | u32 CRC-32 of the rest of the chunk | columns
     columns   u32 rows | a column after the other: i64 of each row, or u32 size of each row and then the bytes of all
 
-    HEAD      index, term, pos, clock, region id, epoch | start, end, leader, as columns of one row
+    HEAD      index, term, pos, clock, region id, epoch, origin | start, end, leader, as columns of one row
+    REGIONS   region, epoch, id of the region that was cut from it (of region 0 alone)
     VALUES    key, value                      SEQUENCES  key, next number
     LOCKS     key, owner, token, end          SESSIONS   id, lowest unanswered seq, outcomes as columns of seq, outcome
     END       how many chunks there are before it
@@ -40,15 +41,17 @@ class Kind(IntEnum):
     SEQUENCES = 3
     LOCKS = 4
     SESSIONS = 5
+    REGIONS = 6
     END = 255
 
 
 COLUMNS: Final = {
-    Kind.HEAD: "qqqqqqbbb",
+    Kind.HEAD: "qqqqqqqbbb",
     Kind.VALUES: "bb",
     Kind.SEQUENCES: "bq",
     Kind.LOCKS: "bbqq",
     Kind.SESSIONS: "qqb",
+    Kind.REGIONS: "qqq",
     Kind.END: "q",
 }
 OUTCOME_COLUMNS: Final = "qb"
@@ -66,6 +69,8 @@ class Head(Struct, frozen=True):
     clock_ms: int
     region: int
     epoch: int
+    origin: int
+    """The number of the entry with index 0."""
     start: bytes
     end: bytes
     leader: bytes

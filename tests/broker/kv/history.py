@@ -27,7 +27,7 @@ from ropewalk.format.kv.items import (
 )
 from ropewalk.format.remoting import Command
 from tests.broker.harness import Client
-from tests.broker.kv.members import REGION, KvGroup, Session
+from tests.broker.kv.members import REGION, KvGroup, Session, region
 from tests.linear.checker import check
 from tests.linear.history import Call, Recorder
 from tests.linear.history import Operation as Named
@@ -202,9 +202,7 @@ class World:
 
     def leader(self) -> Member | None:
         """Return a member that believes it leads the region; there may be two."""
-        leading = [
-            each for each in self.group.members.values() if each.member.region and each.member.region.leads
-        ]
+        leading = [each for each in self.group.members.values() if region(each).leads]
         return self.chance.choice(leading) if leading else None
 
     def live(self, turns: int) -> None:

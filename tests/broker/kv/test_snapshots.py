@@ -10,13 +10,14 @@ import pytest
 
 from broker.kv import snapshots
 from broker.kv.snapshots import Limits
+from ropewalk.codes import RequestCode
 from ropewalk.format.kv.commands import Status
-from ropewalk.format.kv.items import AcquireLock, NextSequence, Put
+from ropewalk.format.kv.items import AcquireLock, Count, NextSequence, Put, encode_values
 from store import region_store
 from store.io.disk import PagedFile
 from store.log.commitlog import StoreDamaged
 from tests.broker.harness import without_fsync
-from tests.broker.kv.members import KvGroup, Session, get, region
+from tests.broker.kv.members import KvGroup, Session, cut_of, get, outcome_of, region, regions
 from tests.support.ledger_brokers import Member
 
 
@@ -31,12 +32,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def write(group: KvGroup, session: Session, count: int) -> None:
     """Write values of a few hundred keys, and let all members apply and tidy."""
     leader = group.region_leader()
+    keys = int(region(leader).machine.region.end or b"300")
     for number in range(count):
         seq = session.seq
-        outcome = session.write(leader, Put(b"%03d" % (seq * 7 % 300), b"%d" % seq * 60))
+        outcome = session.write(leader, Put(b"%03d" % (seq * 7 % keys), b"%d" % seq * 60))
         assert outcome.status is Status.OK, number
-    session.write(leader, NextSequence(b"s", 1))
-    session.write(leader, AcquireLock(b"lock", b"me", 60_000))
+    session.write(leader, NextSequence(b"0s", 1))
+    session.write(leader, AcquireLock(b"0lock", b"me", 60_000))
     group.all_applied()
 
 
@@ -170,3 +172,51 @@ def test_a_snapshot_that_a_kill_cut_short_is_removed_by_the_next_start(tmp_path:
         left.write_bytes(b"x")
         group.start(1)
         assert not left.exists()
+
+
+def test_a_region_that_was_cut_off_has_a_snapshot_before_the_log_that_cut_it_off_is_shortened(
+    tmp_path: Path,
+) -> None:
+    with KvGroup(tmp_path) as group:
+        session = Session(group.region_leader())
+        session.write(group.region_leader(), Put(b"150", b"first"), Put(b"299", b"last"))
+        shorten(group, session)
+        leader = group.region_leader()
+        answer = leader.connect().call(
+            RequestCode.ROPEWALK_KV_SPLIT, cut_of(leader, 0), encode_values([b"150"])
+        )
+        assert outcome_of(answer).results == (Count(1),)
+        cut_at = region(leader).machine.applied
+        upper = group.region_leader(1)
+        taken = session.write(group.region_leader(), NextSequence(b"0", 1))
+        session.cut = cut_of(group.region_leader(), 0)
+        assert taken.status is Status.WRONG_EPOCH
+        for number in range(100):
+            session.write(group.region_leader(), Put(b"%03d" % (number % 150), b"x" * 200))
+        group.all_applied()
+        for member in group.members.values():
+            assert region(member, 1).snapshots.points and not region(member).cut_off
+            assert region(member).snapshots.points[0][0] > cut_at
+        before = get(upper, b"150", b"299", region=1)
+        assert None not in before
+        for index in list(group.members):
+            group.stop(index)
+        for index in range(3):
+            group.start(index)
+        assert get(group.region_leader(1), b"150", b"299", region=1) == before
+        assert session.write(group.region_leader(), Put(b"000", b"y")).status is Status.OK
+        group.all_applied()
+
+
+def test_a_region_none_of_whose_snapshots_is_whole_does_not_start_without_the_entry_that_cut_it_off(
+    tmp_path: Path,
+) -> None:
+    with KvGroup(tmp_path, "150;") as group:
+        group.until(lambda: all(len(list(regions(each))) == 2 for each in group.members.values()), "two")
+        session = Session(group.region_leader())
+        shorten(group, session)
+        group.stop(0)
+        for path in (tmp_path / "n0" / "kv" / "1" / "snapshots").iterdir():
+            path.write_bytes(path.read_bytes()[:-1])
+        with pytest.raises(StoreDamaged, match="is damaged"):
+            group.start(0)

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from ropewalk.codes import RequestCode, ResponseCode
+from tests.broker.kv.members import KvGroup, region
 from tests.support.ledger_brokers import LedgerBrokers, Member
 
 READMIT, STATUS = RequestCode.ROPEWALK_LEDGER_READMIT, RequestCode.ROPEWALK_LEDGER_STATUS
@@ -185,16 +186,11 @@ def test_a_group_that_lost_all_its_disks_begins_again_with_copies_of_one_backup(
 
 def test_a_lost_disk_is_lost_to_every_group_that_shares_the_links(tmp_path: Path) -> None:
     def learners(member: Member) -> list[bool]:
-        region = member.member.region
-        assert region is not None
-        return [is_learner(member), region.ledger.core.readmission.is_learner]
+        return [is_learner(member), region(member).ledger.core.readmission.is_learner]
 
-    with LedgerBrokers(tmp_path, ropewalkKvRegions="1") as group:
+    with KvGroup(tmp_path) as group:
         send(group, b"1")
-        group.until(
-            lambda: any(each.member.region and each.member.region.leads for each in group.members.values()),
-            "a region's leader",
-        )
+        group.region_leader()
         lost = lose_disk(group, 2)
         group.until(lambda: lost.member.ledger.peers.status["n0"].refusal, "it is refused")
         let_in(group, 2, 0)

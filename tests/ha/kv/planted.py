@@ -6,7 +6,7 @@ import sys
 
 from tests.bugs import plant
 
-BUGS = ("kv-retry-applied-twice", "kv-token-given-twice")
+BUGS = ("kv-retry-applied-twice", "kv-split-counts-anew", "kv-split-without-sessions", "kv-token-given-twice")
 
 
 def main(name: str) -> int:

@@ -14,6 +14,7 @@ from ropewalk.format.kv.commands import OpenSession, OpenTerm, Write
 from ropewalk.format.kv.items import (
     AcquireLock,
     ComparePut,
+    Count,
     Delete,
     DeleteRange,
     NextSequence,
@@ -31,7 +32,8 @@ class Log:
 
     def __init__(self, seed: int, sessions_max: int = 10_000) -> None:
         self.chance = random.Random(seed)
-        self.machine = KvMachine(Region(3, b"a", b"y", 7), MEMORY, sessions_max)
+        self.machine = KvMachine(Region(3, b"a", b"y", 7), MEMORY, sessions_max, origin=1000)
+        self.machine.ids.fill(3, 6, 4)
         self._sessions: list[int] = []
         self._seqs: dict[int, int] = {}
         self._locks: list[tuple[bytes, bytes, int]] = []
@@ -42,8 +44,9 @@ class Log:
         for _ in range(count):
             index, stamp = machine.applied + 1, machine.clock_ms + chance.randrange(3)
             if not self._sessions or chance.random() < 0.05:
-                machine.apply(index, OpenSession(stamp))
-                self._sessions.append(index)
+                (opened,) = machine.apply(index, OpenSession(stamp)).results
+                assert isinstance(opened, Count)
+                self._sessions.append(opened.number)
             elif chance.random() < 0.02:
                 machine.apply(index, OpenTerm(stamp, f"10.0.0.{chance.randrange(9)}:10911"))
             else:
@@ -53,7 +56,7 @@ class Log:
                 lowest = max(1, seq - chance.randrange(5))
                 machine.apply(index, Write(stamp, session, seq, lowest, 7, (operation,)))
                 if isinstance(operation, AcquireLock):
-                    self._locks.append((operation.key, operation.owner, index))
+                    self._locks.append((operation.key, operation.owner, machine.origin + index))
 
     def _operation(self) -> Operation:
         chance = self.chance

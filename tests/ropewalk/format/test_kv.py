@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.kv.commands import (
     Command,
+    FoundRegions,
     OpenSession,
     OpenTerm,
     Outcome,
+    ReserveRegion,
+    SplitRegion,
     Status,
     Write,
     decode_command,
@@ -64,6 +67,9 @@ COMMANDS = st.one_of(
     st.builds(
         Write, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.lists(OPERATIONS, max_size=5).map(tuple)
     ),
+    st.builds(FoundRegions, NUMBERS, st.lists(BYTES, max_size=5).map(tuple)),
+    st.builds(ReserveRegion, NUMBERS, NUMBERS, NUMBERS),
+    st.builds(SplitRegion, NUMBERS, NUMBERS, NUMBERS, BYTES),
 )
 RESULTS = st.one_of(
     st.builds(Count, NUMBERS),

@@ -10,8 +10,8 @@ import structlog
 from tests.sim.raft.store_member import StoreMember
 from tests.sim.raft.world import run
 
-SEEDS, SEEDS_LONG = 2_000, 40_000
-LOST_LOG_SEEDS = 400
+SEEDS, SEEDS_LONG = 1_400, 40_000
+LOST_LOG_SEEDS = 280
 PARTS = 10
 STORE_EVERY = 8
 """One life in so many has members with the shipped shell and store: it costs five times as much."""

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from ropewalk import Kv, KvLock, OutcomeUnknown
 from ropewalk.client.admin.results import BrokerMember
 from ropewalk.client.kv.core import KvStatus
+from ropewalk.errors import Rejected
 from ropewalk.testing import BrokerProcess
 from tests.support.ports import free_ports
 from tests.support.waiting import until
@@ -43,8 +44,8 @@ def test_a_member_that_does_not_answer_has_a_row_of_its_own() -> None:
         return KvStatus(BrokerMember("c", "b", 0, "127.0.0.1:1"), values)
 
     rows = status_rows([said("n1", False), said("n2", True)])
-    assert [row[1] for row in rows] == ["n2", "n1", "n0"]
-    assert rows[2][2] == "?  no answer"
+    assert [row[2] for row in rows] == ["n2", "n1", "n0"]
+    assert rows[2][3] == "?  no answer"
     assert len({len(row) for row in rows}) == 1
 
 
@@ -84,6 +85,22 @@ def test_a_scan_shows_bytes_that_are_no_text(namesrv: str) -> None:
     ]
     assert "scan/\\xff" in kv(namesrv, "scan", "scan/", "scan0").stdout
     assert "no keys" in kv(namesrv, "scan", "zzz").output
+
+
+def test_a_region_is_cut_and_shown_and_clients_go_on(namesrv: str) -> None:
+    with Kv(namesrv) as store:
+        store.batch(put={"cut/a": "1", "cut/z": "2"})
+        cut = kv(namesrv, "split", "cut/m")
+        assert cut.exit_code == 0 and "begins at cut/m" in cut.output
+        assert kv(namesrv, "split", "cut/m").output == cut.output, "it is cut once"
+        assert store.multi_get(["cut/z", "cut/a"]) == {"cut/z": b"2", "cut/a": b"1"}
+        with pytest.raises(Rejected, match="different regions"):
+            store.batch(put={"cut/a": "3"}, delete=["cut/z"])
+        assert store.scan("cut/", "cut0") == [(b"cut/a", b"1"), (b"cut/z", b"2")]
+        assert store.delete_range("cut/", "cut0") == 2
+    shown = [line.split() for line in kv(namesrv, "status").stdout.splitlines()]
+    assert [line[:2] for line in shown] == [["region", "from"], ["0", "n0"], ["1", "cut/m"]]
+    assert len(json.loads(kv(namesrv, "status", "--json").stdout)) == 2
 
 
 def test_a_lock_that_somebody_else_has_is_told_by_the_exit_code(namesrv: str) -> None:

@@ -25,10 +25,8 @@ from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.core.options import check_arguments, check_seconds, refuse_unknown
 from ropewalk.client.core.steps import Steps
-from ropewalk.client.kv.core import (
-    KV_TIMEOUT_S,
-    KvCore,
-    KvLock,
+from ropewalk.client.kv.core import KV_TIMEOUT_S, KvCore, KvLock
+from ropewalk.client.kv.operations import (
     Text,
     checked_key,
     compare_and_put_of,
@@ -229,4 +227,5 @@ class AsyncKv:
 
     # People
 
+    split = _held(KvCore.split)
     status = _held(KvCore.status)

@@ -228,7 +228,9 @@ class Original:
 
     def _launch(self, name: str, options: list[str], main: list[str]) -> None:
         assert name not in self._processes, f"{name} is already running"
-        command = [program("java"), *options, f"-Duser.home={self.data_dir}", "-cp", classpath(POM), *main]
+        # Its RocksDB unpacks a library of 12 MB into the temporary folder, which a JVM that is killed leaves there.
+        folders = [f"-Duser.home={self.data_dir}", f"-Djava.io.tmpdir={self.data_dir}"]
+        command = [program("java"), *options, *folders, "-cp", classpath(POM), *main]
         environment = {**os.environ, "ROCKETMQ_HOME": str(self._home())}
         with open(self.data_dir / f"{name}.out", "ab") as output:
             self._processes[name] = subprocess.Popen(

@@ -1,0 +1,255 @@
+"""`KvRegions`: all regions of a member's process, how a store is cut, and where new regions come from.
+
+A region begins in another one's log. Every member that applies the entry of a split has the machine of the new region
+in its hand, whose state is a function of the log so far (`ha.kv.machine`); it opens that region's own log, and is a
+member of one more Raft group. Nothing else is written down, so there is nothing to be torn by a crash: a start applies
+the log of region 0, comes to the same entries, has the same machines in its hand, and opens the logs that are there.
+A log that is not there yet is begun, as it would have been then.
+
+A snapshot of the region would have a start pass over that entry. So none is begun until the new region has one of its
+own, which it makes with its first entry; a start begins with the snapshots that are there.
+
+    split     1  the region's leader has region 0 reserve an id, for this region and its epoch (`ha.kv.region`)
+              2  it appends the split to the region's log; applied, it ends that epoch, and whoever asked is answered
+              3  each member opens the new region when its turn ends, and one of them is elected
+
+A split that is asked for twice is done once: the second one is of an epoch that is over.
+
+Members take turns at being the one that a region is led by, in the order of ids: it campaigns first, and is handed the
+lead when it comes back. Region 0 is led by whoever `preferredLeaderId` names.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final
+
+import structlog
+from msgspec.structs import replace
+
+from broker.context import BrokerContext
+from broker.kv.region import Busy, Done, KvRegion, NotLeader, has_snapshots
+from broker.settings.dledger import region_keys
+from ha.dledger.ledger import LedgerShell, voter_key
+from ha.kv.machine import KvMachine
+from ha.kv.region import REGIONS_MAX, Region
+from ha.raft.types import Settings
+from ropewalk.errors import CorruptRecord
+from ropewalk.format.kv.commands import (
+    FoundRegions,
+    Outcome,
+    ReserveRegion,
+    SplitRegion,
+    Status,
+    decode_outcome,
+    encode_outcome,
+)
+from ropewalk.format.kv.items import Count
+from store.log.commitlog import StoreDamaged
+from store.log.remedy import REFILL
+
+__all__ = ["KvRegions"]
+
+log = structlog.get_logger("broker.kv")
+
+_RESERVE: Final = struct.Struct(">qq")
+
+
+class KvRegions:
+    """The regions by id; 0 is always there. Their life follows the member's: `open`, turns and ticks, `close`."""
+
+    def __init__(self, context: BrokerContext, wake: Callable[[], None]) -> None:
+        """`wake` has the loop run a turn soon."""
+        self.ledgers: list[LedgerShell] = []
+        """The groups of the regions that are open; new ones are added while the member runs."""
+        self._context = context
+        self._wake = wake
+        self._keys = region_keys(context.config.ropewalk_kv_regions)
+        self._regions: dict[int, KvRegion] = {}
+        self._born: deque[tuple[KvRegion, int, KvMachine]] = deque()
+        """Regions that are still to be opened: from which region, by which entry."""
+        self._is_founding = False
+        self._shared: LedgerShell
+        self._settings: Settings
+
+    def __iter__(self) -> Iterator[KvRegion]:
+        return (self._regions[id] for id in sorted(self._regions))
+
+    def get(self, id: int) -> KvRegion | None:
+        """Return a region; None if it is not here, or not yet."""
+        return self._regions.get(id)
+
+    # -- life ----------------------------------------------------------------------------------------
+
+    def open(self, shared: LedgerShell, settings: Settings) -> None:
+        """Apply all logs, and become a member of each region's group. Blocks. Raises `StoreDamaged`."""
+        self._shared, self._settings = shared, settings
+        unborn = {}
+        for id in range(REGIONS_MAX):
+            if id and not has_snapshots(self._context, id):
+                continue
+            region = self._new(KvMachine(Region(id), self._context.config.kv_memory_max))
+            if region.load() or id == 0:
+                self._open(region, settings)
+            else:
+                unborn[id] = region
+        self._regions[0].ledger.on_forwarded = self._forwarded
+        while self._born:
+            parent, _index, machine = self._born.popleft()
+            self._open_born(parent, machine, settings)
+        for id, region in unborn.items():
+            if id not in self._regions:
+                raise StoreDamaged(f"{'; '.join(region.snapshots.findings)}. Put one back, or {REFILL}")
+
+    def _new(self, machine: KvMachine) -> KvRegion:
+        return KvRegion(self._context, machine, self._wake, self._on_born)
+
+    def _open(self, region: KvRegion, settings: Settings) -> None:
+        id = region.machine.region.id
+        if id:
+            members = sorted(self._shared.first.voters)
+            settings = replace(settings, preferred=(members[id % len(members)],))
+        region.open(self._shared, settings)
+        self._regions[id] = region
+        self.ledgers.append(region.ledger)
+
+    def _open_born(self, parent: KvRegion, machine: KvMachine, settings: Settings) -> None:
+        """Open a region with the state that its first entry finds, unless it has begun with a later one."""
+        if machine.region.id in self._regions:
+            return
+        region = self._new(machine)
+        region.snapshots.is_wanted = True
+        parent.cut_off.append(region)
+        self._open(region, settings)
+
+    def _on_born(self, parent: KvRegion, index: int, machine: KvMachine) -> None:
+        self._born.append((parent, index, machine))
+
+    def end_turn(self) -> None:
+        """Send, flush and apply the commands of this turn, and open the regions that were cut off in it."""
+        for region in list(self._regions.values()):
+            region.end_turn()
+        while self._born:
+            self._begin(*self._born.popleft())
+
+    def _begin(self, parent: KvRegion, index: int, machine: KvMachine) -> None:
+        """Open a region that begins while its members run."""
+        me, peers = self._shared.me, self._shared.peers
+        if parent.is_news(index) and peers.known.get(voter_key(me.id, parent.number)) == me.incarnation:
+            # A log of this member that was lost had no part in the new region: its readmission is over here, too.
+            peers.known[voter_key(me.id, machine.region.id + 1)] = me.incarnation
+            self._shared.on_noted()
+        self._open_born(parent, machine, replace(self._settings, is_newborn=True))
+        log.info(
+            "a region was cut in two",
+            region=parent.machine.region.id, new=machine.region.id, at=machine.region.start, epoch=machine.region.epoch,
+        )  # fmt: skip
+
+    def tick(self) -> None:
+        """Do the work of time of the logs, and cut a new store as `ropewalkKvRegions` says."""
+        for region in self._regions.values():
+            region.tick()
+        root = self._regions[0]
+        if self._keys and root.leads and not root.machine.ids and not self._is_founding:
+            self._is_founding = True
+            with suppress(NotLeader, Busy):
+                root.propose(lambda stamp: FoundRegions(stamp, self._keys), self._founded)
+                return
+            self._is_founding = False
+
+    def _founded(self, outcome: Outcome | None) -> None:
+        self._is_founding = False
+
+    def close(self) -> None:
+        """Put all logs on disk. Blocks."""
+        for region in self._regions.values():
+            region.close()
+
+    # -- splits --------------------------------------------------------------------------------------
+
+    def split(self, region: KvRegion, key: bytes, done: Done) -> None:
+        """Cut a region that this member leads at a key; `done` hears the outcome.
+
+        Raises `NotLeader` or `Busy`, and has changed nothing then.
+        """
+        if not region.leads:
+            raise NotLeader
+        cut = region.machine.region
+
+        def reserved(outcome: Outcome | None) -> None:
+            if outcome is None or outcome.status is not Status.OK:
+                done(outcome)
+                return
+            (id,) = outcome.results
+            assert isinstance(id, Count)
+            try:
+                region.propose(lambda stamp: SplitRegion(stamp, cut.epoch, id.number, key), done)
+            except (NotLeader, Busy):
+                done(None)
+
+        self._reserve(cut.id, cut.epoch, reserved)
+
+    def _reserve(self, parent: int, epoch: int, done: Done) -> None:
+        root = self._regions[0]
+        known = root.machine.ids.get(parent, epoch)
+        if known is not None:
+            done(Outcome(Status.OK, (Count(known),)))
+        elif root.leads:
+            root.propose(lambda stamp: ReserveRegion(stamp, parent, epoch), done)
+        elif not root.ledger.forward(_RESERVE.pack(parent, epoch), lambda answer: done(_outcome(answer))):
+            raise Busy("region 0 of the key-value store, which numbers the regions, has no leader")
+
+    def _forwarded(self, request: bytes, send: Callable[[bytes], None]) -> None:
+        """Reserve an id as the leader of region 0, for the leader of another region."""
+        parent, epoch = _RESERVE.unpack(request)
+        try:
+            self._regions[0].propose(
+                lambda stamp: ReserveRegion(stamp, parent, epoch),
+                lambda outcome: send(b"" if outcome is None else encode_outcome(outcome)),
+            )
+        except (NotLeader, Busy):
+            send(b"")
+
+    # -- people --------------------------------------------------------------------------------------
+
+    def table(self) -> list[dict[str, object]]:
+        """Return the regions as this member has applied their cuts, and where the leader of each is.
+
+        One that is still to be opened is among them: else there were keys that no region has.
+        """
+        known = [(each.machine, each.ledger.standing.leader is not None) for each in self]
+        known += [
+            (machine, False)
+            for _parent, _index, machine in self._born
+            if machine.region.id not in self._regions
+        ]
+        return [
+            {
+                "id": machine.region.id,
+                "start": machine.region.start.hex(),
+                "end": machine.region.end.hex(),
+                "epoch": machine.region.epoch,
+                "leader": machine.leader if is_led else "",
+            }
+            for machine, is_led in known
+        ]
+
+    def split_refusal(self, region: KvRegion, key: bytes) -> str | None:
+        """Return in words why a region cannot be cut at a key; None if it can."""
+        if not region.machine.region.may_be_cut_at(key):
+            return f"region {region.machine.region.id} begins at this key: there is nothing to cut off in front of it"
+        if len(self._regions) >= REGIONS_MAX:
+            return f"there are {REGIONS_MAX} regions, as many as a store may have"
+        return None
+
+
+def _outcome(answer: bytes | None) -> Outcome | None:
+    if not answer:
+        return None
+    try:
+        return decode_outcome(answer)
+    except CorruptRecord:
+        return None
