@@ -382,6 +382,8 @@ class RequestCode:
     """Change the members of a DLedger group: take in one that learns, have a learner vote, remove one."""
     ROPEWALK_LEDGER_FORCE: Final = 30044
     """Have one member of a DLedger group that lost its majority go on alone."""
+    ROPEWALK_LEDGER_SNAPSHOT: Final = 30045
+    """Have the leader of a DLedger group log all its tables, which every member keeps as a snapshot."""
     ROPEWALK_KV_SESSION: Final = 30100
     """Open a session of the key-value store, in which a write that is sent again is applied once."""
     ROPEWALK_KV_GET: Final = 30101

@@ -1,5 +1,5 @@
 """Serve the codes of a DLedger group: 30040, a member's status; 30041, a transfer of the lead; 30042, readmission;
-30043, a change of its members; 30044, a member that goes on alone.
+30043, a change of its members; 30044, a member that goes on alone; 30045, a snapshot.
 
 The body of a status is JSON: `ha.dledger.status.LedgerStatus` and the broker that shows it. Every member answers, the
 leader knows most: only it knows through which entry each of the others has the log on its disk.
@@ -72,6 +72,7 @@ class AdminLedger:
             RequestCode.ROPEWALK_LEDGER_READMIT: self.readmit,
             RequestCode.ROPEWALK_LEDGER_CHANGE: self.change,
             RequestCode.ROPEWALK_LEDGER_FORCE: self.force,
+            RequestCode.ROPEWALK_LEDGER_SNAPSHOT: self.snapshot,
         }
 
     def status(self, session: Session, request: Command) -> Command:
@@ -134,6 +135,17 @@ class AdminLedger:
         why = member.force() if id == member.me else f"here is {member.me}, and not {id}"
         return request.reply(ResponseCode.SUCCESS if why is None else ResponseCode.ILLEGAL_OPERATION, why)
 
+    def snapshot(self, session: Session, request: Command) -> Command:
+        """Have all tables logged in the next turn; every member keeps a snapshot of them, and its status says so."""
+        member = self._own()
+        if not member.is_leader:
+            words = _WORDS[TransferResult.NOT_LEADER].format(
+                me=member.me, leader=member.ledger.standing.leader
+            )
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"NOT_LEADER: {words}")
+        member.state.log_all()
+        return request.reply(ResponseCode.SUCCESS)
+
     def _own(self) -> LedgerMember:
         if self._member is None:
             raise RequestRefused(
@@ -152,6 +164,7 @@ class AdminLedger:
             "address": ":".join(map(str, broker.address)),
             "leads": member.is_leader,
             "waiting": len(broker.acks),
+            "snapshot": member.state.snapshots.newest,
         }
 
 

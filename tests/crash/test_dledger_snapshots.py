@@ -99,6 +99,9 @@ def test_a_member_that_retention_has_passed_is_equal_to_the_others_afterwards_an
             assert connection.call(command_of(RequestCode.UPDATE_CONSUMER_OFFSET, header)).code == 0
         committed = len(sender.acknowledged) - 5
         sender.send_while(leader, lambda: max(segments_of(leader)) < size)
+        with Admin(group.name_server) as admin:
+            made = admin.snapshot_tables("broker-a")
+        assert made.keys() == {member.id for member in rest} and len(set(made.values())) == 1
         for member in rest:
             expire(member, size // 2)
         leader.kill()  # it has the last entries in its memory still, and would send them from there

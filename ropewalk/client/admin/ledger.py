@@ -95,6 +95,27 @@ class LedgerSteps(MessageSteps):
                 answers[each.id] = str(refused)
         return answers
 
+    def snapshot_tables(self, broker: str) -> Steps[dict[str, int]]:
+        """Have the leader of a broker's DLedger group log all tables, and wait until all members have a snapshot.
+
+        Returns by member the index of its newest snapshot; after ten seconds also that of a member that lags. Raises
+        `Rejected` where no member leads.
+        """
+        before = yield from self.ledger_status(broker=broker)
+        leader = _leader(before)
+        if leader is None:
+            raise Rejected(
+                f"no member of {broker} leads a DLedger group; `ropewalk admin dledger status` shows its members"
+            )
+        yield from self.ask(leader.member.address, RequestCode.ROPEWALK_LEDGER_SNAPSHOT)
+        found = before
+        for _ in range(_TRIES):
+            yield Pause(_PAUSE_S)
+            found = yield from self.ledger_status(broker=broker)
+            if all(each.snapshot > leader.snapshot for each in found):
+                break
+        return {each.id: each.snapshot for each in found}
+
     def change_members(
         self, broker: str, change: str, id: str, address: str = "", replacing: str = ""
     ) -> Steps[LedgerMembers]:

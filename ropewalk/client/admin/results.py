@@ -199,6 +199,8 @@ class LedgerStatus:
     """The members that have still to let this learner in."""
     stuck: bool
     """Whether its disk has no room for its log: it cannot lead."""
+    snapshot: int = -1
+    """Index of the entry through which its newest snapshot of the tables is; -1 if it has none."""
 
 
 @_reads_a_peer
@@ -236,6 +238,7 @@ def read_ledger_status(member: BrokerMember, document: Document) -> LedgerStatus
         bool(document["is_learner"]),
         tuple(map(str, document["unmet"])),
         bool(document.get("stuck", False)),
+        int(document.get("snapshot", -1)),
     )
 
 

@@ -141,6 +141,7 @@ class Admin:
     ledger_status = _held(AdminCore.ledger_status)
     transfer_lead = _held(AdminCore.transfer_lead)
     readmit = _held(AdminCore.readmit)
+    snapshot_tables = _held(AdminCore.snapshot_tables)
     change_members = _held(AdminCore.change_members)
     add_member = _held(AdminCore.add_member)
     promote_member = _held(AdminCore.promote_member)

@@ -350,6 +350,15 @@ class KvCore(ClusterSteps):
                 values[key] = yield from self.get(key, unsafe=unsafe)
         return [values[key] for key in keys]
 
+    def apart(self, keys: Sequence[bytes]) -> list[list[int]]:
+        """Return the places of keys, region by region as far as those are known: requests for each may go at once."""
+        if self._routes is None:
+            return [list(range(len(keys)))]
+        groups: dict[int, list[int]] = {}
+        for at, key in enumerate(keys):
+            groups.setdefault(self._routes.of(key).id, []).append(at)
+        return list(groups.values())
+
     def write_each(self, operations: Sequence[Operation]) -> Steps[list[Result | RopewalkError]]:
         """Do operations that were asked for apart, in one request to each region; return the outcome of each.
 

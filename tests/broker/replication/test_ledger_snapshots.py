@@ -13,6 +13,7 @@ import pytest
 from broker.replication.ledger_state import LedgerState
 from broker.state.groups import SubscriptionGroupConfig
 from broker.state.topics import TopicConfig
+from ropewalk.codes import RequestCode, ResponseCode
 from tests.broker.replication.group_tables import change_all, tables, until_equal
 from tests.support.ledger_brokers import LedgerBrokers, Member
 
@@ -195,3 +196,18 @@ def test_changes_that_a_snapshot_has_are_not_made_once_more(
         offsets = applied[group.members[index].member.state]
         assert offsets[0] > 20, "those of the snapshot"
         assert offsets == sorted(offsets) and offsets[-1] == 39
+
+
+def test_an_administrator_has_every_member_make_a_snapshot_now(tmp_path: Path) -> None:
+    with LedgerBrokers(tmp_path) as group:
+        leader = group.leader()
+        snapshots = [member.member.state.snapshots for member in group.members.values()]
+        group.until(lambda: len({each.newest for each in snapshots} - {-1}) == 1, "that of the new leader")
+        before = snapshots[0].newest
+        refused = group.followers()[0].connect().call(RequestCode.ROPEWALK_LEDGER_SNAPSHOT)
+        assert refused.code == ResponseCode.SYSTEM_ERROR and f"the leader it knows is {leader.id}" in str(
+            refused.remark
+        )
+        assert leader.connect().call(RequestCode.ROPEWALK_LEDGER_SNAPSHOT).code == ResponseCode.SUCCESS
+        group.until(lambda: all(each.newest > before for each in snapshots), "every member has a newer one")
+        assert len({each.newest for each in snapshots}) == 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from broker.broker import Broker
 from broker.replication.ledger_member import LedgerMember
 from broker.settings.config import BrokerConfig, load_config
-from ha.dledger.ledger import MemberFailed
+from ha.dledger.ledger import LedgerShell, MemberFailed
 from ha.raft.types import Link, MemberId, Role
 from ropewalk.errors import RopewalkError
 from store.io.workers import FlushFailed
@@ -217,8 +217,12 @@ class LedgerNode(Machine):
         if self._when_awake(lambda: self._tell_time(due)):
             now = self.world.events.now
             late = int((now - due) * 1000 * self.rate)
-            self._guarded(lambda: self.member.ledger.tick(late))
+            for ledger in self._ledgers():
+                self._guarded(partial(ledger.tick, late))
             self._later(TICK_S, partial(self._tell_time, now + TICK_S))
+
+    def _ledgers(self) -> list[LedgerShell]:
+        return [self.member.ledger]
 
     def _dial(self, peer: MemberId, kind: Link) -> None:
         if not self._when_awake(lambda: self._dial(peer, kind)):

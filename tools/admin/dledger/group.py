@@ -105,6 +105,21 @@ def readmit(
         raise typer.Exit(1)
 
 
+@command(app, "snapshot")
+def snapshot(admin: Admin, broker: SomeBroker = None, *, as_json: bool) -> None:
+    """Have every member keep a snapshot of topics, groups and offsets now: retention may go as far as two of them.
+
+    Members make one by themselves whenever the log has grown by a segment, or by 64 MiB.
+    """
+    name, _found = one_group(admin, broker)
+    found = admin.snapshot_tables(name)
+    if as_json:
+        print_json({"broker": name, "snapshots": found})
+        return
+    for member, index in sorted(found.items()):
+        print(f"{member} has a snapshot through entry {index}" if index >= 0 else f"{member} has no snapshot")
+
+
 def one_group(admin: Admin, broker: str | None) -> tuple[str, tuple[LedgerStatus, ...]]:
     """Return the group that is meant, and its members that answer. Raises `UsageError` where none or several are."""
     found = admin.ledger_status(broker=broker)

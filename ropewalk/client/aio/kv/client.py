@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, Final, Never, ParamSpec, TypeVar
 
@@ -32,6 +32,7 @@ from ropewalk.client.kv.operations import (
     compare_and_put_of,
     counted,
     delete_of,
+    keys_of,
     put_if_absent_of,
     put_of,
     sequence_of,
@@ -46,6 +47,7 @@ BATCH_BYTES: Final = 32 << 10
 
 P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 def _held(
@@ -158,14 +160,33 @@ class AsyncKv:
         assert self._links is not None, "open from the first moment to the last"
         return await self._links.drive(conversation)
 
-    async def _read_each(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        return await self._hold(self._core.read_each(keys))
+    async def _read_each(self, keys: Sequence[bytes]) -> Sequence[bytes | RopewalkError | None]:
+        return await self._by_region(keys, keys, self._core.read_each)
 
-    async def _read_each_unsafe(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        return await self._hold(self._core.read_each(keys, unsafe=True))
+    async def _read_each_unsafe(self, keys: Sequence[bytes]) -> Sequence[bytes | RopewalkError | None]:
+        return await self._by_region(keys, keys, partial(self._core.read_each, unsafe=True))
 
     async def _write_each(self, operations: Sequence[Operation]) -> Sequence[Result | RopewalkError]:
-        return await self._hold(self._core.write_each(operations))
+        keys = [keys_of(each)[0] for each in operations]
+        return await self._by_region(keys, operations, self._core.write_each)
+
+    async def _by_region(
+        self, keys: Sequence[bytes], items: Sequence[T], ask: Callable[[Sequence[T]], Steps[Sequence[R]]]
+    ) -> list[R | RopewalkError]:
+        """Ask each region for its part of the items, all at once; return the outcomes in order."""
+        outcomes: dict[int, R | RopewalkError] = {}
+
+        async def part(places: list[int]) -> None:
+            try:
+                found = await self._hold(ask([items[at] for at in places]))
+                outcomes.update(zip(places, found, strict=True))
+            except RopewalkError as exc:
+                outcomes.update(dict.fromkeys(places, exc))
+
+        async with anyio.create_task_group() as tasks:
+            for places in self._core.apart(keys):
+                tasks.start_soon(part, places)
+        return [outcomes[at] for at in range(len(items))]
 
     async def _gather(self, operation: Operation) -> Result:
         if (why := refusal_of([operation])) is not None:

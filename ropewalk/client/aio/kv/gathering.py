@@ -76,7 +76,7 @@ class Gathering(Generic[T, R]):
         try:
             outcomes = await self._carry([call.item for call in calls])
             for call, outcome in zip(calls, outcomes, strict=True):
-                call.outcome = outcome
+                call.outcome = _copy(outcome) if isinstance(outcome, RopewalkError) else outcome
         except RopewalkError as exc:
             for call in calls:
                 call.outcome = _copy(exc)

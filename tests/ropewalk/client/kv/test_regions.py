@@ -215,9 +215,10 @@ def test_a_batch_whose_keys_are_in_two_regions_is_refused_and_nothing_of_it_is_s
     assert [len(each.values) for each in store.regions.values()] == [2, 0]
 
 
+@pytest.mark.parametrize("hears", [True, False], ids=["hears of the cut", "hears nothing"])
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_batch_in_doubt_whose_keys_a_cut_has_parted_is_done_or_refused_and_never_unknown(
-    applied: bool,
+    applied: bool, hears: bool
 ) -> None:
     store = Store(1, cuts=0.0, losses=0.0)
     store.script.hold(store.core.put("a", "0"))
@@ -228,6 +229,8 @@ def test_a_batch_in_doubt_whose_keys_a_cut_has_parted_is_done_or_refused_and_nev
         if applied:
             serve(request)
         store.cut(b"m")
+        if hears:
+            store.core._routes = None
         return request.reply(ResponseCode.SYSTEM_ERROR, "TERM_CHANGED")
 
     store.serve = lose  # type: ignore[method-assign]
@@ -259,3 +262,12 @@ def test_a_cut_whose_answer_is_lost_is_made_once(seed: int) -> None:
     store = Store(seed, cuts=0.0, losses=0.4)
     for number, key in enumerate(("m", "g", "t"), 1):
         assert store.script.hold(store.core.split(key)) == number
+
+
+def test_keys_are_told_apart_by_region_as_soon_as_regions_are_known() -> None:
+    store = Store(1, cuts=0.0, losses=0.0)
+    store.cut(b"m")
+    keys = [b"z", b"a", b"y"]
+    assert store.core.apart(keys) == [[0, 1, 2]]
+    store.script.hold(store.core.multi_get(keys))
+    assert store.core.apart(keys) == [[0, 2], [1]]

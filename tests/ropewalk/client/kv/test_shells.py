@@ -142,6 +142,36 @@ def test_tasks_share_a_client_and_every_write_is_made_once(namesrv: str) -> None
     assert sorted(trio.run(count_in_tasks, namesrv, "tasks")) == list(range(90))
 
 
+async def write_across_a_cut(namesrv: str) -> list[bytes | None]:
+    async with AsyncKv(namesrv) as kv:
+
+        async def put(number: int) -> None:
+            await kv.put(f"across/{number:02d}", str(number))
+
+        for half in (range(20), range(20, 40)):
+            async with trio.open_nursery() as nursery:
+                for number in half:
+                    nursery.start_soon(put, number)
+                if half.start:
+                    await kv.split("across/20")
+        async with trio.open_nursery() as nursery:
+            for number in range(40):
+                nursery.start_soon(put, number)
+        found: list[bytes | None] = [None] * 40
+
+        async def get(number: int) -> None:
+            found[number] = await kv.get(f"across/{number:02d}")
+
+        async with trio.open_nursery() as nursery:
+            for number in range(40):
+                nursery.start_soon(get, number)
+        return found
+
+
+def test_tasks_write_to_both_sides_of_a_cut_while_it_is_made(namesrv: str) -> None:
+    assert trio.run(write_across_a_cut, namesrv) == [b"%d" % number for number in range(40)]
+
+
 def test_an_asyncio_program_holds_a_lock_and_its_guard(namesrv: str) -> None:
     async def main() -> bytes | None:
         async with AsyncKv(namesrv) as kv:
