@@ -15,7 +15,8 @@ the leader that was asked only: another one knows nothing of the question.
 The first row that applies is the outcome:
 
     this member does not lead                                   NOT_LEADER
-    it has committed no entry of its term, or hands over        NOT_READY
+    it has committed no entry of its term, or hands over, or    NOT_READY
+    is no voter and has to go
     a configuration is joint, not committed, or to be appended  CHANGE_IN_PROGRESS
     it is the configuration in force                            NOTHING_TO_CHANGE
     there would be more than a group may have                   TOO_MANY
@@ -109,9 +110,10 @@ class Changes:
     ) -> ChangeResult | None:
         if leadership is None:
             return ChangeResult.NOT_LEADER
-        if not _is_open(leadership, log) or is_handing_over:
-            return ChangeResult.NOT_READY
         before = log.configs.in_force
+        is_out = not before.old and self._me not in before.voters
+        if not _is_open(leadership, log) or is_handing_over or is_out:
+            return ChangeResult.NOT_READY
         if before.old or self._ordered is not None or log.configs.index > log.commit.index:
             return ChangeResult.CHANGE_IN_PROGRESS
         if wanted == before:
@@ -147,19 +149,22 @@ class Changes:
         if run.config == self._ordered:
             self._ordered = None
 
-    def drive(self, leadership: Leadership, log: LogState, draft: Draft) -> bool:
-        """Go on with the change in the log. Return whether this leader is none of the voters, and has to go."""
+    def drive(self, leadership: Leadership, log: LogState, draft: Draft) -> None:
+        """Go on with the change in the log."""
         configs = log.configs
         if self._ordered is not None or configs.index > log.commit.index or not _is_open(leadership, log):
-            return False
+            return
         config = configs.in_force
         if config.old:
             self._order(Config(config.voters, (), config.learners, config.incarnations), draft)
-            return False
-        if self._token is not None:
+        elif self._token is not None:
             draft.changed.append((self._token, ChangeResult.SUCCESS))
             self._token = None
-        return self._me not in config.voters
+
+    def is_out(self, log: LogState) -> bool:
+        """Return whether the group goes on without this leader: it is none of the voters, and that is committed."""
+        config = log.configs.in_force
+        return not config.old and self._me not in config.voters and log.configs.index <= log.commit.index
 
     def lost(self, draft: Draft) -> None:
         """End the change of a member that leads no more."""

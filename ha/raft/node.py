@@ -126,7 +126,9 @@ class RaftNode:
         self.leadership: Leadership | None = None
         self.transfers = Transfers(me, settings)
         self.changes = Changes(me, settings)
-        self._members_seen = self._members_now
+        self._revision = history.revision
+        self._is_pending = history.index > commit.index
+        """Whether the configuration in force is not committed."""
         self.reads = Reads(me, settings, self._answer)
         self.applied = commit
         self._links: dict[tuple[MemberId, Link], int] = {}
@@ -463,6 +465,11 @@ class RaftNode:
         led = self.leadership if self.role is Role.LEADER else None
         if led is not None:
             led.part(self.now)
+            if self.changes.is_out(self.log) and not self.transfers.leave(
+                led, self.quorum, self.log, self.now
+            ):
+                self.election.become_candidate("the group goes on without this member")
+                led = None
         self.reads.tick(self.now, draft)
         self.transfers.tick(led, self.quorum, self.log, self.applied, self.election.stuck, self.now, draft)
 
@@ -494,16 +501,12 @@ class RaftNode:
         if event.kind is Link.DATA:
             if (dispatcher := self.dispatchers.get(event.peer)) is not None:
                 dispatcher.linked(event.up)
-        elif not event.up:
+            return
+        self.reads.unlinked(event.peer)
+        if not event.up:
             self.election.link_lost(event.peer)
 
     # -- the end of a step -------------------------------------------------------------------------------
-
-    @property
-    def _members_now(self) -> tuple[int, bool]:
-        """Return two marks of the members: the revision of the configurations, and whether all are committed."""
-        configs = self.log.configs
-        return configs.revision, configs.index <= self.log.commit.index
 
     def _other_members(self) -> tuple[MemberId, ...]:
         members = self.log.configs.members(self.log.commit.index)
@@ -511,27 +514,23 @@ class RaftNode:
 
     def _look_at_members(self, draft: Draft) -> None:
         """Go on with other members, where the configurations or what is committed of them have changed."""
-        before, self._members_seen = self._members_seen, self._members_now
-        if before == self._members_seen:
+        configs = self.log.configs
+        is_other, self._revision = configs.revision != self._revision, configs.revision
+        is_committed = configs.index <= self.log.commit.index
+        if not is_other and not is_committed:
             return
+        self._is_pending = not is_committed
         self.peers = self.readmission.others = self._other_members()
         if self.leadership is not None:
             self.leadership.configure(self.peers, self.log.end, self._is_linked, self.now)
-        if before[0] != self._members_seen[0]:
+        if is_other:
             draft.config = self.config
 
-    def _go_on_with_change(self, draft: Draft) -> None:
-        """Drive the change of the members that is in this leader's log; go, if it is one of them no more."""
-        assert self.leadership is not None
-        if self.changes.drive(self.leadership, self.log, draft) and not self.transfers.leave(
-            self.leadership, self.quorum, self.log, self.now
-        ):
-            self.election.become_candidate("the group goes on without this member")
-
     def _conclude(self, draft: Draft) -> None:
-        self._look_at_members(draft)
-        if self.leadership is not None and self.role is Role.LEADER:
-            self._go_on_with_change(draft)
+        if self._is_pending or self._revision != self.log.configs.revision:
+            self._look_at_members(draft)
+        if self.leadership is not None and self.role is Role.LEADER and not self._is_pending:
+            self.changes.drive(self.leadership, self.log, draft)
         self.reads.changed(self.leader, self.term, self.now)
         if self.role is not Role.LEADER:
             self.leadership = None

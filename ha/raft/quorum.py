@@ -52,12 +52,14 @@ class QuorumAckChecker:
 class ConfigHistory:
     """The configurations of one log, by index."""
 
-    __slots__ = ("_configs", "_indexes", "quorum", "revision")
+    __slots__ = ("_configs", "_indexes", "index", "quorum", "revision")
 
     def __init__(self, base: Config, rows: Iterable[ConfigRow] = ()) -> None:
         """`base` is in force in front of the first row."""
         self._indexes = [-1]
         self._configs = [base]
+        self.index = -1
+        """The index of the entry that carries the configuration in force; -1 of the base."""
         self.quorum = QuorumAckChecker(base)
         """The counter of majorities under the configuration in force."""
         self.revision = 0
@@ -69,11 +71,6 @@ class ConfigHistory:
     def in_force(self) -> Config:
         """The configuration by which this member counts."""
         return self.quorum.config
-
-    @property
-    def index(self) -> int:
-        """The index of the entry that carries the configuration in force; -1 of the base."""
-        return self._indexes[-1]
 
     @property
     def rows(self) -> tuple[ConfigRow, ...]:
@@ -102,6 +99,8 @@ class ConfigHistory:
 
     def has_voter(self, member: MemberId, commit: int) -> bool:
         """Return whether a member votes in the committed configuration or in a later one."""
+        if self.index <= commit:
+            return member in self.quorum.voters
         return any(member in config.voters or member in config.old for config in self.since(commit))
 
     def members(self, commit: int) -> tuple[MemberId, ...]:
@@ -127,7 +126,7 @@ class ConfigHistory:
         self._in_force()
 
     def _in_force(self) -> None:
-        config = self._configs[-1]
+        self.index, config = self._indexes[-1], self._configs[-1]
         if config != self.quorum.config:
             self.quorum = QuorumAckChecker(config)
             self.revision += 1

@@ -115,6 +115,12 @@ class Reads:
         else:
             draft.send(peer, ReadAnswer(term, number, -1))
 
+    def unlinked(self, peer: MemberId) -> None:
+        """Forget the questions of a follower whose link ended: in its next life it counts its questions anew."""
+        self._forwarded = [asked for asked in self._forwarded if asked[0] != peer]
+        for group in self._groups:
+            group.forwarded = [asked for asked in group.forwarded if asked[0] != peer]
+
     @property
     def wants_round(self) -> bool:
         """Return whether a round of heartbeats should leave now: reads wait, and none is under way."""

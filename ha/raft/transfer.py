@@ -153,6 +153,7 @@ class Transfers:
     def leave(self, leadership: Leadership, quorum: QuorumAckChecker, log: LogState, now: int) -> bool:
         """Hand over because the group has another configuration; return False once it is time to step down."""
         if self.current is not None:
+            self._leave_in, self._leave_until = leadership.term, now  # messages are not refused twice as long
             return True
         if self._leave_in != leadership.term:
             self._leave_in, self._leave_until = leadership.term, now + self._settings.election_max_ms
@@ -162,7 +163,6 @@ class Transfers:
         close = [peer for peer in ready if self._is_close(leadership.dispatchers[peer], log)]
         if close:
             self._begin(None, _closest(leadership.dispatchers, close), leadership.term, now)
-            self._leave_until = now  # no second one
         return True
 
     # -- while this member leads -------------------------------------------------------------------------

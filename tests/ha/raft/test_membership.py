@@ -27,6 +27,7 @@ from ha.raft.types import (
     Role,
     Run,
     Settings,
+    TakeLead,
     Tick,
     Vote,
     VoteAnswer,
@@ -196,6 +197,16 @@ def test_a_member_that_lost_its_log_catches_up_before_members_change() -> None:
     assert asked(script, "n0", THREE, ("n3",)) is R.NOT_CAUGHT_UP
 
 
+def test_a_leader_that_is_left_out_changes_nothing() -> None:
+    script = led()
+    script.run("leave n1")
+    script.run("leave n2")
+    beat(script, "n0")
+    become(script, "n0", ("n1", "n2"))
+    assert leads(script, "n0"), "it waits for one that could take over"
+    assert asked(script, "n0", THREE) is R.NOT_READY
+
+
 def test_a_leader_that_hands_over_changes_nothing() -> None:
     script = led()
     script.append("n0", 1)
@@ -295,6 +306,22 @@ def test_a_leader_that_is_left_out_steps_down_where_nobody_can_take_over() -> No
     script.tick("n0")
     script.tick("n0")
     assert not script.wires["n0", "n1"], "nor does it campaign"
+
+
+def test_a_leader_that_is_left_out_while_it_hands_over_does_not_hand_over_again() -> None:
+    """Messages would be refused for two timeouts, one behind the other."""
+    script = led()
+    hand_over = script._hand_over
+    script._hand_over = lambda sender, peer, parcel: (  # type: ignore[method-assign]
+        None if isinstance(parcel[0], TakeLead) else hand_over(sender, peer, parcel)
+    )
+    assert asked(script, "n0", ("n1", "n2")) is None
+    script.run("transfer n0 n1")
+    for _ in range(9):
+        assert leads(script, "n0")
+        beat(script, "n0")
+    beat(script, "n0")
+    assert not leads(script, "n0")
 
 
 # -- who may lead, and who votes -------------------------------------------------------------------------

@@ -28,6 +28,7 @@ BUGS = {
     "raft-old-link-counts": 150,
     "raft-older-terms-counted": 0,
     "raft-pre-vote-raises-term": 0,
+    "raft-question-of-earlier-life": 2100,
     "raft-read-before-own-commit": 0,
     "raft-read-not-applied": 0,
     "raft-read-without-round": 0,

@@ -11,7 +11,6 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from ha.dledger.address_book import AddressBook, Membership
 from ha.dledger.frames import from_frame
 from ha.dledger.hello import Identity
 from ha.dledger.ledger import LedgerShell
@@ -20,6 +19,7 @@ from ha.raft.node import RaftNode
 from ha.raft.types import (
     Append,
     Appended,
+    ChangeAsked,
     CutDone,
     Effects,
     Event,
@@ -107,7 +107,7 @@ class StoreMember(Member):
         )
         self.core = self.shell.core
         self.shell.core = cast(RaftNode, WatchedCore(self, self.shell.core))
-        self.shell.peers = cast(Peers, SimPeers(self))
+        self.shell.peers = cast(Peers, SimPeers(self, self.shell.peers))
         self._see()
         self._see_queues()
         return True
@@ -161,6 +161,9 @@ class StoreMember(Member):
                     shell.read(lambda ok: self.world.read(self, token, ok))
                 case TransferAsked(token, target):
                     shell.transfer(target, partial(self.world.outcomes.__setitem__, token))
+                case ChangeAsked(token):
+                    shell._changes[token] = partial(self.world.was_changed, self, token)
+                    shell._tell(event)
             shell.end_turn()
             self.judge()
         except RopewalkError as failed:
@@ -230,6 +233,8 @@ class StoreMember(Member):
         match event:
             case Appended(run):
                 view = log.view
+                if run.config is not None:
+                    world.checks.configs[run.first, run.term] = run.config
                 world.checks.placed(
                     self, view[run.first : run.last + 1], view[run.first - 1][1] if run.first else -1
                 )
@@ -303,14 +308,14 @@ class WatchedCore:
 
 
 class SimPeers:
-    """The links of a member, as its shell sees them."""
+    """The links of a member, as its shell sees them. Which members it should have, its peers decide as ever."""
 
-    def __init__(self, member: StoreMember) -> None:
-        self.book = AddressBook(member.id, {})
+    def __init__(self, member: StoreMember, peers: Peers) -> None:
         self._member = member
+        self._peers = peers
 
-    def configure(self, membership: Membership) -> None:
-        self.book.configure(membership, 0)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._peers, name)
 
     def link(self, peer: MemberId, kind: Link) -> SimLink | None:
         return SimLink(self._member, peer) if (peer, kind) in self._member.links else None
