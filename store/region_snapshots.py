@@ -93,6 +93,10 @@ class RegionSnapshots:
             yield piece
             position += len(piece)
 
+    def whole(self, index: int) -> bytes:
+        """Return all bytes of a snapshot; none if it is gone."""
+        return self._disk.read_file(self.path(index)) or b""
+
     def keep_only(self, indexes: list[int]) -> None:
         """Remove all other snapshots."""
         for index in self.load():

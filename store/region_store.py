@@ -2,7 +2,7 @@
 
     <root>/data/<20 digits>        entries, in segments of 16 MiB
     <root>/currterm, checkpoint    as in DLedger mode
-    <root>/notes/...               commit, doubt, cut, identity
+    <root>/notes/...               commit, doubt, cut, identity, incoming, install, installed
     <root>/snapshots/...           whole states (`region_snapshots`)
     <root>/tails, diverged         what recovery cut, and what another leader's entries replaced
 
@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import Final
 
 from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head
+from ropewalk.format.dledger.snapshot import MemberSnapshot, encode_member_snapshot
 from ropewalk.format.names import KV_TOPIC
+from ropewalk.format.queue_entry import ENTRY_SIZE as QUEUE_ENTRY_SIZE
 from ropewalk.format.record import decode_record, encode_record, record_size
 from store.entries.entry_log import EntryLog
 from store.entries.files import NOTHING, LogPoint
@@ -38,6 +40,7 @@ from store.log.preallocate import Preallocator
 from store.log.remedy import REFILL
 from store.log.segment import Segment
 from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
+from store.region_snapshots import RegionSnapshots
 
 __all__ = ["RegionStore"]
 
@@ -48,6 +51,8 @@ _TURN_BYTES: Final = 1 << 20
 _FILL_WINDOW: Final = 1 << 20
 _FILL_IDLE: Final = 256 << 10
 _NO_HOST: Final = bytes(8)
+_STATE: Final = "state-"
+_INSTALLED: Final = "installed"
 
 Apply = Callable[[int, int, bytes], None]
 """Called with index, term and command of a committed entry."""
@@ -92,6 +97,33 @@ class RegionStore:
 
     # -- open and close ----------------------------------------------------------------------------------
 
+    def install(self, files: RegionSnapshots) -> tuple[str, ...]:
+        """Finish the installation of a leader's snapshot, if one was begun; return the deed in words. Blocks.
+
+        The state may be of a later entry than those of the log that came with it; `installed` tells of which, until the
+        log has come so far. Raises `StoreDamaged`.
+        """
+        disk, notes = self._disk, self._root / "notes"
+        done = self.entries.installation(self._root, QUEUE_ENTRY_SIZE).redo()
+        for name in disk.names(notes):
+            if name.startswith(_STATE) and name[len(_STATE) :].isdigit():
+                index = int(name[len(_STATE) :])
+                disk.replace_file(notes / _INSTALLED, str(index).encode())
+                disk.move(notes / name, files.path(index))
+                files.keep_only([index])
+        return done
+
+    def member_snapshot(self, index: int, state: bytes) -> tuple[LogPoint, bytes] | None:
+        """Return a snapshot for a member that lacks the beginning of this log, and the log through its first entry.
+
+        `state` is that behind entry `index`. None if the log begins behind that entry, or has none that is committed.
+        """
+        first = self.entries.first_entry()
+        if first is None or first[0][0] > index:
+            return None
+        point, entry, commit = first
+        return point, encode_member_snapshot(MemberSnapshot(commit, [], index, state, entry))
+
     def open(self, snapshot: LogPoint = NOTHING) -> tuple[str, ...]:
         """Recover, and apply the entries that are known to be committed; return the findings of recovery. Blocks.
 
@@ -104,7 +136,11 @@ class RegionStore:
                 f"beside it that is as old: what was before is lost here. Put a snapshot back, or {REFILL}"
             )
         self._applied = snapshot
-        found = self.entries.recover(snapshot)
+        installed = self._disk.read_file(self._root / "notes" / _INSTALLED)
+        is_ahead = installed is not None and int(installed) == snapshot[0]
+        found = self.entries.recover(NOTHING if is_ahead else snapshot)
+        if installed is not None and found.end[0] >= int(installed):
+            self._disk.remove(self._root / "notes" / _INSTALLED)
         for file in self.log.unflushed(self.log.end_offset):
             file.sync()  # what a kill left in the page cache will be vouched for
         self._flusher = self._helpers.flusher(self._completions, self._flushed)
@@ -244,7 +280,8 @@ class RegionStore:
                 break
             self._apply_next()
         self._claim_flushed()
-        return self._applied
+        # The state of a leader's snapshot is ahead of the log for a while.
+        return self._applied if self._applied[0] <= index else (index, term, pos)
 
     def _apply_next(self) -> None:
         at = self._applied[2]

@@ -37,6 +37,7 @@ from ropewalk.format.kv.commands import (
     decode_command,
     encode_command,
 )
+from ropewalk.format.kv.snapshot import Head, head_of
 from store.entries.files import NOTHING
 from store.io.workers import Worker
 from store.log.commitlog import StoreDamaged
@@ -79,11 +80,19 @@ class KvRegion:
     ledger: LedgerShell
 
     def __init__(
-        self, context: BrokerContext, machine: KvMachine, wake: Callable[[], None], on_born: OnBorn
+        self,
+        context: BrokerContext,
+        machine: KvMachine,
+        wake: Callable[[], None],
+        on_born: OnBorn,
+        on_replaced: Callable[[], None],
+        refuse_state: Callable[[KvRegion, Head], str | None],
     ) -> None:
         """`machine` has the state in front of the log's first entry. `wake` has the loop run a turn soon.
 
         `on_born` is given the machine of each region that an entry cuts off, and the index of that entry.
+        `on_replaced` is called when a leader's snapshot is to replace the log, which has to be opened again then;
+        `refuse_state` tells in words why one may not.
         """
         self.machine = machine
         self.number = machine.region.id + 1
@@ -91,6 +100,8 @@ class KvRegion:
         self._context = context
         self._wake = wake
         self._on_born = on_born
+        self._on_replaced = on_replaced
+        self._refuse_state = refuse_state
         self.cut_off: list[KvRegion] = []
         """The regions that were cut from this one in this life: without their own snapshots, they need this log."""
         self._known_through = -1
@@ -102,12 +113,15 @@ class KvRegion:
         self._store = RegionStore(
             self._root, context.disk, context.store.completions, self._apply, self._term_command
         )
+        self._files = RegionSnapshots(self._root, context.disk)
         self.snapshots = Snapshots(
             self._store,
-            RegionSnapshots(self._root, context.disk),
+            self._files,
             Worker("ropewalk-kv-snapshots", context.store.completions),
             snapshots.LIMITS,
         )
+        self.restored = -1
+        """The index of the entry behind which this life began, with a snapshot; -1 where there was none."""
         self._waiting: deque[tuple[int, int, Done]] = deque()
         """By index and term of an entry: who waits for it to be applied."""
 
@@ -115,7 +129,10 @@ class KvRegion:
 
     def load(self) -> bool:
         """Begin with the newest snapshot, and return whether there is one. Blocks. Raises `StoreDamaged`."""
+        for finding in self._store.install(self._files):
+            log.warning("recovery of the key-value store", finding=finding)
         self.machine, self._point = self.snapshots.load(self.machine)
+        self.restored = self._point[0]
         return bool(self.snapshots.points)
 
     def open(self, shared: LedgerShell, settings: Settings) -> None:
@@ -143,6 +160,9 @@ class KvRegion:
             shares=(shared.peers, self.number),
         )
         self.ledger.on_standing = self._stand
+        self.ledger.make_snapshot = self.snapshots.make
+        self.ledger.on_replaced = self._on_replaced
+        self.ledger.refuse_snapshot = self._refusal
         self._known_through = self._store.entries.end[0]
 
     def end_turn(self) -> None:
@@ -169,6 +189,10 @@ class KvRegion:
         """Return whether this member takes writes."""
         standing = self.ledger.standing
         return standing.role is Role.LEADER and standing.may_append
+
+    def _refusal(self, state: bytes) -> str | None:
+        """Return in words why a leader's snapshot with this state cannot be taken. Raises `CorruptRecord`."""
+        return self._refuse_state(self, head_of(state))
 
     def is_news(self, index: int) -> bool:
         """Return whether no log that this member may have lost before had this entry, as far as can be told."""

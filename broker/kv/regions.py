@@ -48,6 +48,7 @@ from ropewalk.format.kv.commands import (
     encode_outcome,
 )
 from ropewalk.format.kv.items import Count
+from ropewalk.format.kv.snapshot import Head
 from store.log.commitlog import StoreDamaged
 from store.log.remedy import REFILL
 
@@ -61,12 +62,15 @@ _RESERVE: Final = struct.Struct(">qq")
 class KvRegions:
     """The regions by id; 0 is always there. Their life follows the member's: `open`, turns and ticks, `close`."""
 
-    def __init__(self, context: BrokerContext, wake: Callable[[], None]) -> None:
-        """`wake` has the loop run a turn soon."""
+    def __init__(
+        self, context: BrokerContext, wake: Callable[[], None], on_replaced: Callable[[], None]
+    ) -> None:
+        """`wake` has the loop run a turn soon; `on_replaced` is called when all has to be opened again."""
         self.ledgers: list[LedgerShell] = []
         """The groups of the regions that are open; new ones are added while the member runs."""
         self._context = context
         self._wake = wake
+        self._on_replaced = on_replaced
         self._keys = region_keys(context.config.ropewalk_kv_regions)
         self._regions: dict[int, KvRegion] = {}
         self._born: deque[tuple[KvRegion, int, KvMachine]] = deque()
@@ -105,7 +109,27 @@ class KvRegions:
                 raise StoreDamaged(f"{'; '.join(region.snapshots.findings)}. Put one back, or {REFILL}")
 
     def _new(self, machine: KvMachine) -> KvRegion:
-        return KvRegion(self._context, machine, self._wake, self._on_born)
+        return KvRegion(
+            self._context, machine, self._wake, self._on_born, self._on_replaced, self._refuse_state
+        )
+
+    def _refuse_state(self, region: KvRegion, head: Head) -> str | None:
+        """Return in words why a region may not begin with a later state: it was cut, and the new region is not here."""
+        cuts = sorted(
+            (head.start, head.end) if each is region else (each.machine.region.start, each.machine.region.end)
+            for each in self
+        )
+        covered = b""
+        for start, end in cuts:
+            if start > covered:
+                break
+            if not end:
+                return None
+            covered = max(covered, end)
+        return (
+            f"region {head.region} was cut at {covered!r} while this member was away, and it has no state of the "
+            "region behind that: give it a copy of another member's store (docs/operate/dledger.md)"
+        )
 
     def _open(self, region: KvRegion, settings: Settings) -> None:
         id = region.machine.region.id
@@ -121,6 +145,7 @@ class KvRegions:
         if machine.region.id in self._regions:
             return
         region = self._new(machine)
+        region.load()
         region.snapshots.is_wanted = True
         parent.cut_off.append(region)
         self._open(region, settings)

@@ -5,6 +5,9 @@
     publish   the file is synced and named; the newest two stay
     retire    segments of the log below the older one are removed
 
+A member that lacks what was removed is sent the newest snapshot, and then the log. The state that it begins with is
+later than the log that it has, until the leader has sent the rest.
+
 A start takes the newest whole snapshot and applies the log behind it. Where the newest is damaged it takes the one
 before, from which on the log is there, and says so. A disk without room, or a write that fails, costs the snapshot and
 not the member: the log is whole, stays as long as it is, and after some time another snapshot is tried.
@@ -12,6 +15,7 @@ not the member: the log is whole, stays as long as it is, and after some time an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -105,6 +109,15 @@ class Snapshots:
         self._not_before_ms = 0
         self._begun: LogPoint = NOTHING
 
+    @property
+    def is_under_way(self) -> bool:
+        """Tell whether a snapshot is being taken, or older ones are being removed."""
+        return self._writing is not None or self._is_waiting
+
+    def size(self, index: int) -> int:
+        """Return the size of a snapshot's file. Blocks a little."""
+        return self._files.size(index)
+
     # -- a start -----------------------------------------------------------------------------------------
 
     def load(self, machine: KvMachine) -> tuple[KvMachine, LogPoint]:
@@ -188,6 +201,19 @@ class Snapshots:
 
     def _tidied(self, _none: None) -> None:
         self._is_waiting = False
+
+    def make(self, done: Callable[[LogPoint, bytes], None]) -> None:
+        """Make a snapshot for a member that lacks the beginning of the log; `done` gets none where there is none."""
+        if not self.points:
+            done(NOTHING, b"")
+            return
+        index = self.points[-1][0]
+
+        def have(state: bytes) -> None:
+            found = self._store.member_snapshot(index, state) if state else None
+            done(*(found or (NOTHING, b"")))
+
+        self._worker.submit(partial(self._files.whole, index), have)
 
     def retire(self) -> None:
         """Let the log begin as late as a start from the older snapshot allows."""

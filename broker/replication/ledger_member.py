@@ -126,10 +126,12 @@ class LedgerMember:
         self._path = notes / "peers.json"
         self._known: dict[MemberId, bytes] = {}
         self._readmitted: frozenset[MemberId] = frozenset()
-        self.kv = KvRegions(context, wake) if config.ropewalk_kv_regions != "0" else None
-        """The regions of the key-value store, if it is served here."""
         self.replaced = trio.Event()
         """Set when the store has to be opened again, with a snapshot in place of its log."""
+        self.kv: KvRegions | None = None
+        """The regions of the key-value store, if it is served here."""
+        if config.ropewalk_kv_regions != "0":
+            self.kv = KvRegions(context, wake, self.replaced.set)
         self._worker: Worker | None = None
         self._unlogged: deque[tuple[int, Callable[[str], Command], Command, Callable[[Command], None]]] = (
             deque()
@@ -407,6 +409,14 @@ class LedgerMember:
         self.ledger.make_snapshot = self._make_snapshot
         self.ledger.on_replaced = self.replaced.set
         if self.kv is not None:
+            members = self.ledger.config.members
+            if {*members} != {*self._settings}:
+                log.warning(
+                    "regions of the key-value store have the members in dLegerPeers, and the log names others",
+                    log=", ".join(members),
+                    dLegerPeers=", ".join(sorted(self._settings)),
+                    remedy="have dLegerPeers name the members in the log, on every member, before ropewalkKvRegions",
+                )
             self.kv.open(self.ledger, settings)
         self._term = self.ledger.standing.term
         self._refused = self._refusal(self.ledger.standing)

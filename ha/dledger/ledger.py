@@ -174,6 +174,8 @@ class LedgerShell:
         """Called when `peers.known` or `peers.readmitted` have changed, to be noted."""
         self.make_snapshot: Callable[[Callable[[LogPoint, bytes], None]], None] | None = None
         """Make a snapshot and hand it over with the log through its first entry; no bytes: there is none now."""
+        self.refuse_snapshot: Callable[[bytes], str | None] = lambda state: None
+        """Return in words why a snapshot with this state cannot be taken. May raise `CorruptRecord`."""
         self.on_replaced: Callable[[], None] = lambda: None
         """Called when a snapshot is to replace the log: the store has to be closed and opened again."""
         self.shown = Point(*storage.commit)
@@ -638,6 +640,9 @@ class LedgerShell:
         if isinstance(message, SnapshotEnd):
             whole, self._incoming = incoming.end(message), None
             self._judge_snapshot(whole, incoming.point)
+            if (why := self.refuse_snapshot(decode_member_snapshot(whole).state)) is not None:
+                log.error("this member is behind, and cannot begin with the leader's state", why=why)
+                return
             taken = SnapshotTaken(incoming.leader, incoming.term, incoming.point)
             self._storage.stage_snapshot(whole, partial(self._tell, taken))
         else:

@@ -68,8 +68,12 @@ from ropewalk.format.kv.items import (
 ITEM_BYTES: Final = 200
 """The bytes that an item counts as besides its own."""
 SEQUENCE_MAX: Final = 2**63 - 1
+LOCK_BYTES: Final = 260
+"""The bytes that a lock counts as besides key and owner: it is an object of its own."""
 _LOCKS_KEPT: Final = 10_000
-"""Beyond so many locks those whose lease is over are dropped."""
+"""Beyond so many locks those whose lease is over are dropped, now and then."""
+_LOCKS_PACE: Final = 1000
+"""The entries between two searches for them, which look at all locks."""
 
 
 class Lock(Struct, frozen=True):
@@ -169,7 +173,7 @@ class KvMachine:
         return (
             sum(ITEM_BYTES + len(key) + len(value) for key, value in self.values.items())
             + sum(ITEM_BYTES + len(key) for key in self.sequences)
-            + sum(ITEM_BYTES + len(key) + len(lock.owner) for key, lock in self.locks.items())
+            + sum(LOCK_BYTES + len(key) + len(lock.owner) for key, lock in self.locks.items())
         )
 
     def _write(self, number: int, write: Write) -> Outcome:
@@ -220,7 +224,7 @@ class KvMachine:
                 case NextSequence() if each.key not in self.sequences and each.step:
                     grows += ITEM_BYTES + len(each.key)
                 case AcquireLock() if each.key not in self.locks:
-                    grows += ITEM_BYTES + len(each.key) + len(each.owner)
+                    grows += LOCK_BYTES + len(each.key) + len(each.owner)
         return grows, results
 
     def _do(self, number: int, operation: Operation) -> Result:
@@ -290,18 +294,18 @@ class KvMachine:
 
     def _grant(self, number: int, operation: AcquireLock) -> Lease:
         self._drop(operation.key)
-        if len(self.locks) >= _LOCKS_KEPT:
+        if len(self.locks) >= _LOCKS_KEPT and not number % _LOCKS_PACE:
             for key in [key for key, each in self.locks.items() if each.ends_ms <= self.clock_ms]:
                 self._drop(key)
         lock = Lock(operation.owner, number, self.clock_ms + operation.lease_ms)
         self.locks.replace(operation.key, lock)
-        self.bytes += ITEM_BYTES + len(operation.key) + len(operation.owner)
+        self.bytes += LOCK_BYTES + len(operation.key) + len(operation.owner)
         return self._lease(1, lock)
 
     def _drop(self, key: bytes) -> None:
         lock = self.locks.replace(key, None)
         if lock is not None:
-            self.bytes -= ITEM_BYTES + len(key) + len(lock.owner)
+            self.bytes -= LOCK_BYTES + len(key) + len(lock.owner)
 
     def _lease(self, granted: int, lock: Lock | None) -> Lease:
         if lock is None:

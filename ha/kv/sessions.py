@@ -19,7 +19,9 @@ from ropewalk.format.kv.items import Lease, Swapped
 SESSIONS_MAX: Final = 10_000
 WINDOW: Final = 256
 """How far the seq of a write may be ahead of the lowest unanswered one."""
+_SESSION_BYTES: Final = 240
 _ITEM_BYTES: Final = 100
+"""The bytes that an outcome counts as, and each of its results."""
 
 
 class _Session(Struct):
@@ -67,11 +69,11 @@ class Sessions:
     def open(self, id: int) -> None:
         """Begin a session; the one that is idle for the longest goes if there are too many."""
         self._sessions[id] = _Session(1, {})
-        self.bytes += _ITEM_BYTES
+        self.bytes += _SESSION_BYTES
         if len(self._sessions) > self.count_max:
             self._keep_aside(next(iter(self._sessions)))
             _id, gone = self._sessions.popitem(last=False)
-            self.bytes -= _ITEM_BYTES + sum(map(_size_of, gone.outcomes.values()))
+            self.bytes -= _SESSION_BYTES + sum(map(_size_of, gone.outcomes.values()))
 
     def begin(self, id: int, seq: int, lowest: int) -> Outcome | None:
         """Return the outcome of a write that is not to be applied (again); None of one that is to be."""
@@ -121,7 +123,7 @@ class Sessions:
         """Add sessions behind those that are there, in order."""
         for id, lowest, outcomes in rows:
             self._sessions[id] = _Session(lowest, outcomes)
-            self.bytes += _ITEM_BYTES + sum(map(_size_of, outcomes.values()))
+            self.bytes += _SESSION_BYTES + sum(map(_size_of, outcomes.values()))
 
     def _keep_aside(self, id: int) -> None:
         if id in self._unwalked and self._unwalked[id] is None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from ha.kv.machine import ITEM_BYTES, KvMachine, Lock
+from ha.kv.machine import ITEM_BYTES, LOCK_BYTES, KvMachine, Lock
 from ha.kv.region import Region
 from ha.kv.sessions import SESSIONS_MAX, SessionRow
 from ropewalk.errors import CorruptRecord
@@ -169,7 +169,7 @@ class Restorer:
         if not self._last < (kind, keys[0]):
             raise CorruptRecord("the keys of a snapshot are not in order")
         self._last = (kind, keys[-1])
-        sizes = ITEM_BYTES * len(keys) + sum(map(len, keys))
+        sizes = (LOCK_BYTES if kind is Kind.LOCKS else ITEM_BYTES) * len(keys) + sum(map(len, keys))
         if kind is Kind.VALUES:
             machine.values.fill(keys, columns[1])
             sizes += sum(map(len, columns[1]))

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.linear.history import Operation
 
-__all__ = ["COUNTER", "LOG", "REGISTER", "Model"]
+__all__ = ["COUNTER", "LOCK", "LOG", "REGISTER", "Model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,26 @@ def _log(state: int, operation: Operation) -> tuple[Hashable, Any]:
     raise ValueError(operation)
 
 
+def _lock(state: tuple[int, int | None], operation: Operation) -> tuple[Hashable, Any]:
+    newest, held = state
+    match operation:
+        case ("granted", token):
+            return ((token, token), True) if token > newest else (state, False)
+        case ("taken",):  # by a call of unknown outcome: nobody knows its token
+            return (newest, _UNKNOWN_TOKEN), None
+        case ("refused",):
+            return state, True
+        case ("renewed", token):
+            return state, held == token
+        case ("released", token):
+            return ((newest, None), True) if held == token else (state, False)
+        case ("guarded", token):
+            return state, held == token
+    raise ValueError(operation)
+
+
+_UNKNOWN_TOKEN = -2
 REGISTER = Model("register", None, _register)
 COUNTER = Model("counter", 0, _counter)
 LOG = Model("log", 0, _log)
+LOCK = Model("lock", (-1, None), _lock)

@@ -1,8 +1,8 @@
 """Run simulated lives of the shipped code: `python -m tests.sim --seeds 2000`, or one again with `--seed 17`.
 
-Four worlds: `store` is one store on a disk that forgets, `group` a master and two slaves with producers and an
-operator, `deferred` such a group with timers and transactions, `ledger` three members of DLedger mode
-with clients that read.
+Five worlds: `store` is one store on a disk that forgets, `group` a master and two slaves with producers and an
+operator, `deferred` such a group with timers and transactions, `ledger` three members of DLedger mode with clients that
+read, `kv` such members that serve a region of the key-value store.
 `--bug NAME` plants a bug of tests/bugs first, `--mode` chooses the flush (store) or the class of promise (group). The
 exit status is 1 if a promise was broken, and the line says with which command it can be seen again.
 """
@@ -14,7 +14,13 @@ import sys
 import time
 from collections.abc import Callable
 
-MODES = {"store": ("sync", "async"), "group": ("A1", "A3"), "deferred": ("A1", "A3"), "ledger": ("dledger",)}
+MODES = {
+    "store": ("sync", "async"),
+    "group": ("A1", "A3"),
+    "deferred": ("A1", "A3"),
+    "ledger": ("dledger",),
+    "kv": ("dledger",),
+}
 
 
 def main() -> int:
@@ -91,6 +97,21 @@ def _world(name: str) -> tuple[Live, type[AssertionError]]:
             }, life.told
 
         return of_members, ledger.Broken
+    if name == "kv":
+        from tests.sim.kv import world as kv
+
+        def of_regions(seed: int, mode: str) -> tuple[dict[str, int], list[str]]:
+            life = kv.run(seed)
+            return {
+                "writes answered": life.writes,
+                "reads": life.reads,
+                "deaths": life.deaths,
+                "snapshots": life.snapshots,
+                "starts from one": life.restored,
+                "members given a state": life.installed,
+            }, life.told
+
+        return of_regions, kv.Broken
     from tests.sim import deferred, group
 
     run = group.run if name == "group" else deferred.live

@@ -31,6 +31,7 @@ from ropewalk.errors import CorruptRecord
 
 _HEADER: Final = Layout(">IBII")
 _COUNT: Final = Layout(">I")
+_HEAD_SIZE_MAX: Final = 64 << 10
 
 
 class Kind(IntEnum):
@@ -216,6 +217,15 @@ class SnapshotReader:
             raise CorruptRecord(f"chunk {number} of a snapshot is damaged: its checksum is another one")
         del buffer[:end]
         return Kind(code), body
+
+
+def head_of(data: bytes) -> Head:
+    """Return the head of a snapshot, of which the beginning is enough. Raises `CorruptRecord`."""
+    reader = SnapshotReader()
+    next(reader.feed(data[:_HEAD_SIZE_MAX]), None)
+    if reader.head is None:
+        raise CorruptRecord("a snapshot begins with its head")
+    return reader.head
 
 
 def _checksum(header: bytes, body: bytes) -> int:

@@ -97,6 +97,14 @@ class Session:
         return outcome_of(member.connect().call(*self.request(*operations, seq=seq)))
 
 
+def write_patiently(group: KvGroup, session: Session, leader: Member, *operations: Operation) -> Outcome:
+    """Write in a group whose log has files so small that the next one may not be there yet."""
+    request = session.request(*operations)
+    while (answer := leader.connect().call(*request)).code == ResponseCode.SYSTEM_BUSY:
+        group.turn()
+    return outcome_of(answer)
+
+
 def outcome_of(answer: Command) -> Outcome:
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return decode_outcome(answer.body)

@@ -17,7 +17,16 @@ from store import region_store
 from store.io.disk import PagedFile
 from store.log.commitlog import StoreDamaged
 from tests.broker.harness import without_fsync
-from tests.broker.kv.members import KvGroup, Session, cut_of, get, outcome_of, region, regions
+from tests.broker.kv.members import (
+    KvGroup,
+    Session,
+    cut_of,
+    get,
+    outcome_of,
+    region,
+    regions,
+    write_patiently,
+)
 from tests.support.ledger_brokers import Member
 
 
@@ -35,9 +44,9 @@ def write(group: KvGroup, session: Session, count: int) -> None:
     keys = int(region(leader).machine.region.end or b"300")
     for number in range(count):
         seq = session.seq
-        outcome = session.write(leader, Put(b"%03d" % (seq * 7 % keys), b"%d" % seq * 60))
+        outcome = write_patiently(group, session, leader, Put(b"%03d" % (seq * 7 % keys), b"%d" % seq * 60))
         assert outcome.status is Status.OK, number
-    session.write(leader, NextSequence(b"0s", 1))
+    write_patiently(group, session, leader, NextSequence(b"0s", 1))
     session.write(leader, AcquireLock(b"0lock", b"me", 60_000))
     group.all_applied()
 

@@ -90,7 +90,7 @@ class LedgerNode(Machine):
                 self.config,
                 address=self.address,
                 disk=self.disk,
-                now_ms=self.world.now_ms,
+                now_ms=self.wall_ms,
                 monotonic_ms=self.monotonic_ms,
                 rng=self.world.chance,
                 wake=self._wake,
@@ -160,6 +160,10 @@ class LedgerNode(Machine):
     def monotonic_ms(self) -> int:
         """Return the time of the machine's own clock."""
         return 86_400_000 + self.offset_ms + int(self.world.events.now * 1000 * self.rate)
+
+    def wall_ms(self) -> int:
+        """Return the time of the machine's wall clock."""
+        return self.world.now_ms()
 
     def _clock(self) -> float:
         return self.world.events.now

@@ -14,11 +14,13 @@ KINDS = ("kill", "power", "stall", "stop", "cut off", "one way", "slow", "slow d
 class Trouble:
     """The bad luck of one world, until it is over."""
 
+    known: tuple[str, ...] = KINDS
+
     def __init__(self, world: World) -> None:
         self._world = world
         self.is_over = False
         chance = world.chance
-        self.kinds = chance.sample(KINDS, chance.randrange(2, 6))
+        self.kinds = chance.sample(self.known, chance.randrange(2, 6))
         self.likes_leaders = chance.choice((0.3, 0.6, 0.9))
         world.log("trouble", ", ".join(self.kinds))
         self._soon()

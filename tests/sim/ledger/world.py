@@ -19,8 +19,9 @@ What is checked:
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import structlog
 
@@ -36,7 +37,7 @@ from tests.sim.ledger.trouble import Trouble
 from tests.sim.machine import machinery
 from tests.sim.net import Net
 
-__all__ = ["Broken", "World", "run"]
+__all__ = ["START_MS", "Broken", "World", "live", "run"]
 
 START_MS = 1_700_000_000_000
 REST_S = 20.0
@@ -80,7 +81,7 @@ class World:
             "raftElectionMs": "200-360",
             "raftLeaseReads": str(seed % 3 == 1).lower(),
         }
-        self.nodes = [LedgerNode(self, number, settings) for number in range(SIZE)]
+        self.nodes = self._make_nodes(settings)
         self.net.hosts = {node.ip: node for node in self.nodes}
         if chance.random() < 0.5:
             for node in self.nodes:  # leases stand a tenth between two clocks
@@ -131,16 +132,8 @@ class World:
             node.start()
         self._look()
         self._until(lambda: self._leader() is not None, 10.0, "elect a leader")
-        leader = self._leader()
-        assert leader is not None
-        leader.turn(
-            lambda: leader.broker.groups.update(
-                SubscriptionGroupConfig(GROUP), leader.broker.context.now_ms()
-            )
-        )
-        for number in range(4):
-            Client(self, number)
-        trouble = Trouble(self)
+        self._begin()
+        trouble = self._make_trouble()
         self.events.run_until(self.events.now + self.chance.choice((1.5, 2.5, 4.0)))
         trouble.is_over = True
         self._heal()
@@ -151,6 +144,24 @@ class World:
         )  # for calls under way, and what they leave to log
         self._until(self._rests, REST_S, "come to rest")
         self._judge()
+
+    def _make_nodes(self, settings: dict[str, str]) -> Sequence[LedgerNode]:
+        return [LedgerNode(self, number, settings) for number in range(SIZE)]
+
+    def _make_trouble(self) -> Trouble:
+        return Trouble(self)
+
+    def _begin(self) -> None:
+        """Have clients, once there is a leader."""
+        leader = self._leader()
+        assert leader is not None
+        leader.turn(
+            lambda: leader.broker.groups.update(
+                SubscriptionGroupConfig(GROUP), leader.broker.context.now_ms()
+            )
+        )
+        for number in range(4):
+            Client(self, number)
 
     def _heal(self) -> None:
         self.log("world", "heals")
@@ -287,10 +298,18 @@ def _quiet() -> Iterator[None]:
         structlog.configure(**before)
 
 
+W = TypeVar("W", bound=World)
+
+
 def run(seed: int) -> World:
     """Live one life, and return it. Raises `Broken`, with what happened last."""
+    return live(seed, World)
+
+
+def live(seed: int, make: Callable[[int], W]) -> W:
+    """Live the life of a world of some kind, and return it. Raises `Broken`."""
     with _quiet(), machinery():
-        world = World(seed)
+        world = make(seed)
         try:
             world.live()
         except AssertionError as failed:

@@ -1,0 +1,16 @@
+"""The bugs that the simulated region must find, one patch in tests/bugs each."""
+
+from __future__ import annotations
+
+SEEDS = 300
+"""Where a change of the brokers gives all seeds other lives, this makes a test longer and not red."""
+
+BUGS = {
+    "kv-lease-by-local-clock": 0,
+    "kv-outcome-of-another-entry": 6,
+    "kv-read-at-once": 0,
+    "kv-retry-applied-twice": 4,
+    "kv-snapshot-of-later-values": 23,
+    "kv-token-given-twice": 0,
+}
+"""Each with the first seed that finds it; the long run searches from 0."""

@@ -1,0 +1,28 @@
+"""The simulated region finds every bug that is planted for it; the same seeds pass without it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.sim.kv.planted import BUGS, SEEDS
+from tests.support.processes import checkout_environment
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_the_simulated_region_finds_the_bug(name: str, long_run: bool) -> None:
+    first = 0 if long_run else BUGS[name]
+    command = [sys.executable, "-m", "tests.sim", "--world", "kv", "--bug", name]
+    done = subprocess.run(
+        [*command, "--first", str(first), "--seeds", str(SEEDS)],
+        env=checkout_environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    print(f"patch {name}: {done.stdout.strip()}")  # patch, seed and seconds, for the log of a run with -s
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "BROKEN after" in done.stdout, done.stdout + done.stderr
