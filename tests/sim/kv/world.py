@@ -22,6 +22,7 @@ from broker.kv import snapshots
 from broker.kv.snapshots import Limits
 from ha.kv.machine import KvMachine
 from ha.kv.snapshot import StateWalk, restored
+from ropewalk.errors import CorruptRecord
 from store import region_store
 from tests.linear.checker import NotLinearizable, check
 from tests.linear.history import UNKNOWN, Call
@@ -144,7 +145,10 @@ class KvWorld(World):
         """A snapshot on disk is the state behind its entry, though the region went on while it was taken."""
         root = node.config.store_path_root_dir / "kv" / "0" / "snapshots"
         for index, _term, _pos in node.region.snapshots.points:
-            machine, _head = restored(node.disk.read_file(root / f"{index:020d}") or b"", 1 << 30)
+            try:
+                machine, _head = restored(node.disk.read_file(root / f"{index:020d}") or b"", 1 << 30)
+            except CorruptRecord as damaged:
+                raise Broken(f"the snapshot of {node} behind entry {index}: {damaged}") from damaged
             self.snapshots += 1
             if index in self.states and machine.digest() != self.states[index]:
                 raise Broken(
