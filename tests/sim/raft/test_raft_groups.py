@@ -12,6 +12,7 @@ from tests.sim.raft.world import run
 
 SEEDS, SEEDS_LONG = 1_400, 40_000
 LOST_LOG_SEEDS = 280
+RETENTION_SEEDS = 200
 PARTS = 10
 STORE_EVERY = 8
 """One life in so many has members with the shipped shell and store: it costs five times as much."""
@@ -47,6 +48,14 @@ def test_no_promise_is_broken_where_members_lose_their_disks_and_are_let_in_agai
     assert sum(life.readmissions for life in lives) > count // 2, (
         "a world in which no disk is lost shows nothing"
     )
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_promise_is_broken_where_retention_overtakes_members(part: int, long_run: bool) -> None:
+    """A failing seed is seen again with `python -m tests.sim.raft --retention --seed N`."""
+    count = (SEEDS_LONG // 4 if long_run else RETENTION_SEEDS) // PARTS
+    lives = [run(seed, retires=True) for seed in range(part * count, (part + 1) * count)]
+    assert sum(life.installed for life in lives) > count // 20, "a world without snapshots shows nothing"
 
 
 def test_one_seed_tells_one_story_with_stores_too(quiet_log: None) -> None:
