@@ -105,6 +105,8 @@ class PullProcessor:
         self._filtered = FilteredReader(reader, store.log)
         self._found_times = statistics.rpc.row(RequestCode.PULL_MESSAGE, ResponseCode.SUCCESS)
         self._monotonic_ms = monotonic_ms
+        self.commit: Callable[[str, str, int, int], object] = offsets.commit
+        """Take the offset that a pull commits: group, topic, queue id, offset. Raises ValueError where none can be."""
         self.closed: str | None = None
         """Why nothing is read from this broker at the moment, or None."""
         self.is_slave = False
@@ -133,7 +135,7 @@ class PullProcessor:
             return
         if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
             try:
-                self._offsets.commit(group, topic, queue_id, header.commit_offset)
+                self.commit(group, topic, queue_id, header.commit_offset)
             except ValueError as exc:
                 self._refuse(session, request, ResponseCode.SYSTEM_ERROR, str(exc))
                 return
@@ -203,7 +205,7 @@ class PullProcessor:
         pieces, count, size, _last = resident
         if template.commits:
             try:
-                self._offsets.commit(group, topic, queue_id, commit_offset)
+                self.commit(group, topic, queue_id, commit_offset)
             except ValueError:
                 return False
         self._offsets.note_pull(group, topic, queue_id, offset)

@@ -37,6 +37,7 @@ from broker.kv.regions import KvRegions
 from broker.remoting.shell import Connection, Shell
 from broker.replication.group_member import LogReplaced, ReadyWords, Turns
 from broker.replication.ledger_state import LedgerState
+from broker.replication.pull_commits import KEEP_MS, PullCommits
 from broker.replication.table_snapshots import TableSnapshots
 from broker.settings.dledger import peers_of
 from broker.state.ha_status import HaStatus
@@ -64,6 +65,8 @@ _FRAME_SIZE: Final = 4
 """Bytes in front of a frame that tell its size."""
 _HAND_OVER_S: Final = 2.0
 """How long a stop waits for a handover, whose own time is one election timeout."""
+_COMMIT_BATCH: Final = -1
+"""The code of a request from a follower itself, which no client can send: offsets that pulls have committed there."""
 _NOTHING: Final = (-1, -1, 0)
 _REGIONS_STAY: Final = (
     "the members of a group with a key-value store (ropewalkKvRegions) are not changed: its regions would keep the old "
@@ -134,6 +137,7 @@ class LedgerMember:
             deque()
         )
         """Answers that wait until records of offsets are shown: the log offset behind them first."""
+        self._pull_commits = PullCommits()
         context.acks.late = _LATE
 
     @property
@@ -243,6 +247,7 @@ class LedgerMember:
         self._leads, self._refused = True, None
         log.info("this broker leads", term=standing.term, member=self.me)
         self.state.lead()
+        self.state.commit_batch(self._pull_commits.take_all())
         context.topics.set_state_version(standing.term, now)
         context.groups.set_state_version(standing.term, now)
         context.delays.load(context.delays.offsets())
@@ -261,6 +266,9 @@ class LedgerMember:
             "be kept",
         )
         self._take_back_deliveries()
+        self._pull_commits.keep(
+            self.state.unlogged_commits(context.now_ms() - KEEP_MS), context.monotonic_ms()
+        )
         self.state.follow()
         for _end, refuse, _answer, send in self._unlogged:
             send(refuse(f"{self.me} does not lead any more; it is unknown whether the offset is kept"))
@@ -312,6 +320,8 @@ class LedgerMember:
 
     def end_turn(self) -> None:
         self._log_changes()
+        if not self._leads:
+            self._forward_commits()
         self.ledger.end_turn()
         if self.kv is not None:
             self.kv.end_turn()
@@ -448,9 +458,44 @@ class LedgerMember:
                 )
             )
 
+    def commit_of_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Take the offset that a pull commits here. Raises ValueError as `OffsetTable.commit` does."""
+        context = self._context
+        if self._leads:
+            context.offsets.commit(group, topic, queue_id, offset)
+        else:
+            self._pull_commits.note(group, topic, queue_id, offset, context.monotonic_ms())
+
+    def _forward_commits(self) -> None:
+        """Forward the offsets that pulls have committed here, when they are due."""
+        batch = None
+        if self.ledger.standing.leader is not None:
+            batch = self._pull_commits.next_batch(self._context.monotonic_ms())
+        if batch is not None:
+            request = Command(_COMMIT_BATCH, body=msgspec.json.encode(batch))
+
+            def done(answer: bytes | None) -> None:
+                is_done = answer is not None and decode_frame(answer[_FRAME_SIZE:]).code == 0
+                self._pull_commits.answered(is_done)
+
+            if not self.ledger.forward(encode_frame(request), done):
+                self._pull_commits.answered(False)
+
+    def _commit_batch(self, request: Command, send: Callable[[bytes], None]) -> None:
+        """Store what pulls have committed at a follower, and answer when a quorum has it."""
+        self.state.commit_batch(msgspec.json.decode(request.body))
+        self.logged(
+            lambda why: request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, why),
+            request.reply(ResponseCode.SUCCESS),
+            lambda answer: send(encode_frame(answer)),
+        )
+
     def _forwarded(self, data: bytes, send: Callable[[bytes], None]) -> None:
         """Handle a request that a follower was asked."""
         request = decode_frame(data[_FRAME_SIZE:])
+        if self._leads and request.code == _COMMIT_BATCH:
+            self._commit_batch(request, send)
+            return
         if self._leads:
             answer = self.handle_forwarded(request, lambda later: send(encode_frame(later)))
         else:
@@ -630,7 +675,13 @@ async def _handed_over(ledger: LedgerShell) -> None:
     over = trio.Event()
 
     def note(result: TransferResult) -> None:
-        log.info("handed over before the stop", result=result.value, to=ledger.standing.leader)
+        leader = ledger.standing.leader
+        if result is TransferResult.SUCCESS:
+            log.info("handed over before the stop", to=leader)
+        elif leader is not None and leader != ledger.me.id:
+            log.info("another member took the lead before the stop", leader=leader)
+        else:
+            log.info("stops without a handover: no other member takes the lead", why=result.value)
         over.set()
 
     ledger.transfer("", note)

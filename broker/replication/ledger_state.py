@@ -26,6 +26,7 @@ The configuration of a deleted topic goes on every member, the queues of its mes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -251,6 +252,7 @@ class LedgerState:
     def lead(self) -> None:
         """Begin to log the changes of this member's tables, all of them first."""
         self.catch_up()
+        self._sequence = self._context.offsets.journal.sequence
         self._leads = self._is_full_due = True
         self.is_ahead = False
 
@@ -273,6 +275,29 @@ class LedgerState:
                 return  # without room now: the next turn tries again
             del self._waiting[0]
             self.logged_end = self._context.store.log.end_offset
+
+    def unlogged_commits(self, since_ms: int) -> list[tuple[tuple[str, str, int], int]]:
+        """Return the offsets by (topic, group, queue id) that were committed here since a time, and no log has."""
+        offsets = self._context.offsets
+        changed, _ = offsets.journal.since(self._sequence, 1 << 30)
+        return [
+            ((topic, group, queue_id), offset)
+            for (topic, group, queue_id), time_ms in changed
+            if time_ms >= since_ms and (offset := offsets.query(group, topic, queue_id)) is not None
+        ]
+
+    def commit_batch(self, batch: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
+        """Store offsets that followers were told of (`PullCommits`)."""
+        context = self._context
+        for is_again in (False, True):
+            for (topic, group), queues in _offsets(batch["again" if is_again else "offsets"]):
+                if topic not in context.topics or group not in context.groups:
+                    continue
+                for queue_id, offset in queues.items():
+                    known = context.offsets.query(group, topic, queue_id)
+                    if not (is_again and known is not None and known >= offset):
+                        with suppress(ValueError):
+                            context.offsets.commit(group, topic, queue_id, offset)
 
     @property
     def is_logged(self) -> bool:

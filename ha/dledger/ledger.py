@@ -480,7 +480,7 @@ class LedgerShell:
             now = self._now()
             told = []
             for first, entries, term, pos, size, data in appended:
-                self._kept.add(first, data)
+                self._kept.add(first, entries, data)
                 told.append((Appended(Run(first, entries, term, pos, size, config), now), b""))
             self._events.extendleft(reversed(told))
             self._needs_flush = True
@@ -756,7 +756,7 @@ class LedgerShell:
             if isinstance(event, Fetched) and event.run == run:
                 body, checksum = data, crc32c.crc32c(data)
             else:
-                body, checksum = self._kept.get(run.first)
+                body, checksum = self._kept.get(run.first, run.count)
             assert len(body) == run.size, (run, len(body))
         link.send(encode_head_with(frame, flags, self._group, count, numbers, len(body), checksum), body)
 

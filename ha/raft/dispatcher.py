@@ -59,9 +59,29 @@ class RecentRuns:
             _, old = self._runs.pop(self._order.popleft())
             self._bytes -= old.size
 
-    def get(self, first: int) -> tuple[Point, Run] | None:
-        """Return the run that begins at `first`, with the point before it."""
-        return self._runs.get(first)
+    def get(self, first: int, bytes_max: int) -> tuple[Point, Run] | None:
+        """Return the run that begins at `first`, with the point before it.
+
+        Runs that waited for room in the window are returned as one, where they stand side by side in a segment: a
+        frame for each would let no more of them through in a round trip than the window has frames.
+        """
+        found = self._runs.get(first)
+        if found is None or (following := self._runs.get(found[1].last + 1)) is None:
+            return found
+        prev, run = found
+        parts = [run]
+        end, size = run.pos + run.size, run.size
+        while following is not None:
+            part = following[1]
+            size += part.size
+            if part.term != run.term or part.pos != end or size > bytes_max or part.config or run.config:
+                break
+            parts.append(part)
+            end += part.size
+            following = self._runs.get(part.last + 1)
+        if len(parts) == 1:
+            return found
+        return prev, Run(run.first, sum(part.count for part in parts), run.term, run.pos, end - run.pos)
 
 
 class EntryDispatcher:
@@ -140,7 +160,7 @@ class EntryDispatcher:
                 return None
             self._waiting, self._probed = True, log.end.index
             return Append(term, log.end, None, log.commit.index)
-        found = recent.get(self.next)
+        found = recent.get(self.next, self._settings.frame_bytes_max)
         if found is None or (found[1].size > self._settings.frame_bytes_max and found[1].count > 1):
             return None
         return self._sent(*found, log, term, now)

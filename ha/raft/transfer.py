@@ -1,7 +1,8 @@
 """`Transfers`: a leader hands the lead over to a member that has everything. JRaft's TimeoutNow, DLedger's transfer.
 
     asked      the leader takes no messages any more (LEADER_TRANSFERRING), and what it has goes to the target
-    caught up  all of it is on the target's disk, committed and applied here: those who wait have their answers
+    caught up  all of it is on the target's disk, committed and applied here: those who wait have their answers; and
+               the target can lead, as it said last
     told       TakeLead: the target campaigns at once, without a pre-vote, and nobody's protection refuses its votes
     over       the target leads; or its time, one election timeout, has passed, and this leader takes messages again
 
@@ -221,9 +222,11 @@ class Transfers:
             return
         assert current.term == leadership.term, (current, leadership.term)
         dispatcher = leadership.dispatchers[current.target]
-        if not (dispatcher.is_linked and dispatcher.is_able):
+        if not dispatcher.is_linked:
             self._end(TransferResult.TAKE_LEADERSHIP_FAILED, now, draft)
             return
+        if not dispatcher.is_able:
+            return  # for a moment, mostly: it waits for room in its log while a segment is made
         if current.told_at is not None and now - current.told_at < self._settings.heartbeat_ms:
             return
         if dispatcher.match == log.end.index == log.commit.index == applied.index:

@@ -1,9 +1,11 @@
 """Setting the wall clock, by hours and in either direction, decides nothing that lasts a while or has a deadline."""
 
 import json
+import time
 
 import pytest
 
+from broker import launch
 from broker.admin.relay import RELAY_TIMEOUT_MS
 from broker.namesrv.server import NameServer
 from broker.state.queue_locks import EXPIRY_MS as LOCK_EXPIRY_MS
@@ -182,3 +184,19 @@ def test_a_broker_stays_with_the_name_server_for_as_long_as_it_is_heard(jump_ms:
     clock.ms += 1
     server.expire()
     assert not server.table.broker_table()
+
+
+def test_the_sleep_of_the_machine_counts_so_that_no_lease_is_honoured_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept_s = 3_600
+    awake = time.clock_gettime_ns
+
+    def after_a_sleep(clock: int) -> int:
+        return awake(clock) + (slept_s * 10**9 if clock == time.CLOCK_BOOTTIME else 0)
+
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        pytest.skip("this system has no clock that counts sleep")
+    before = launch.monotonic_ms()
+    monkeypatch.setattr(time, "clock_gettime_ns", after_a_sleep)
+    assert launch.monotonic_ms() - before >= slept_s * 1000

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
+from structlog.testing import capture_logs
 
 from ropewalk.codes import RequestCode, ResponseCode
 from tests.broker.harness import send_ext
@@ -96,3 +98,16 @@ def test_the_preferred_leader_takes_over_when_it_has_caught_up(tmp_path: Path) -
         group.until(lambda: group.members[2].leads, "the preferred member leads again")
         group.until(lambda: len(bodies(group.members[2])) == 20, "it has what was sent meanwhile")
         assert group.leader().id == "n2"
+
+
+def test_a_stop_of_all_members_says_that_nobody_was_left_to_hand_over_to(tmp_path: Path) -> None:
+    with LedgerBrokers(tmp_path) as group:
+        leader = group.leader()
+        for follower in group.followers():
+            follower.member.ledger.leave()  # they stop, too
+        group.until(lambda: not any(each.is_able for each in leader.member.ledger.core.dispatchers.values()))
+        with capture_logs() as told:
+            trio.run(leader.member.hand_over)
+        assert [each["event"] for each in told] == [
+            "stops without a handover: no other member takes the lead"
+        ], told

@@ -9,10 +9,7 @@ import pytest
 from tests.bugs import plant
 
 BUGS = {
-    "raft-lease-ended-by-link": "a_lost_link_ends_no_protection",
     "raft-lease-forgotten-at-start": "refuses_votes_as_if_it_had_heard_a_leader",
-    "raft-lease-from-answer": "from_when_the_round_left_and_not_from_its_answers",
-    "raft-lease-kept-in-transfer": "over_once_another_member_was_told_to_lead",
 }
 """Each with words of the name of the test that finds it."""
 

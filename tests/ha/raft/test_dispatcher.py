@@ -96,4 +96,21 @@ def test_the_oldest_runs_are_dropped_when_there_are_many() -> None:
     recent = RecentRuns(bytes_max=250, count_max=10)
     for index in range(4):
         recent.add(Point(index - 1, 1, index * 100), Run(index, 1, 1, index * 100, 100))
-    assert [recent.get(index) is not None for index in range(4)] == [False, False, True, True]
+    assert [recent.get(index, 1000) is not None for index in range(4)] == [False, False, True, True]
+
+
+def test_runs_that_waited_for_room_leave_in_one_frame_through_the_segments_end() -> None:
+    # Over a link of 20 ms, a frame for each message let eight windows of them through in a second, and no more.
+    recent = RecentRuns()
+    for index in range(6):
+        pos = index * 100 if index < 4 else 1024 + (index - 4) * 100
+        recent.add(Point(index - 1, 1, index * 100), Run(index, 1, 1, pos, 100))
+    nothing_before = Point(-1, 1, 0)
+    assert recent.get(0, 1000) == (nothing_before, Run(0, 4, 1, 0, 400)), (
+        "the next one stands in another segment"
+    )
+    assert recent.get(0, 299) == (nothing_before, Run(0, 2, 1, 0, 200)), (
+        "three would be more than a frame holds"
+    )
+    assert recent.get(4, 1000) == (Point(3, 1, 400), Run(4, 2, 1, 1024, 200))
+    assert recent.get(5, 1000) == (Point(4, 1, 500), Run(5, 1, 1, 1124, 100))

@@ -117,3 +117,56 @@ def test_a_vote_that_waits_for_the_disk_does_not_leave_a_member_that_hears_that_
     script.sync("n2")
     granted = [message for message, _, _ in script.wires["n2", "n1"] if isinstance(message, VoteAnswer)]
     assert not [answer for answer in granted if answer.result == 1 and not answer.pre]
+
+
+def lose_power(script: Script, damaged: int | None = None) -> None:
+    """Cut the power of all members, and start them; n0 and n1 know that n2 had lost its log.
+
+    Of n0, the entry `damaged` is torn.
+    """
+    for id in ("n0", "n1", "n2"):
+        script.crash(id)
+    if damaged is not None:
+        script.members["n0"].log.damage(damaged)
+    for id in ("n0", "n1", "n2"):
+        script.start(id)
+    for peer in ("n0", "n1"):
+        script.step("n2", Met(peer, script[peer].term, True))
+
+
+def test_a_group_that_loses_power_in_a_readmission_elects_among_the_others_and_teaches_its_learner_again() -> (
+    None
+):
+    script = group()
+    losing(script, "n2", told_by=("n0", "n1"))
+    script.append("n0", 2)
+    script.settle("n0", "n1")
+    lose_power(script)
+    learner = script["n2"].readmission
+    assert learner.is_learner
+    script.elect("n1", "n0", "n1")
+    for _ in range(3):
+        script.wait(100)
+        script.tick("n1")
+        script.settle()
+    assert not script["n2"].readmission.is_learner
+    assert script.terms("n2") == script.terms("n1") == [1, 1, 1, 1, 1, 1, 2]
+
+
+def test_what_power_tore_off_while_a_member_was_without_its_log_leaves_the_group_without_a_leader() -> None:
+    # n0 may have confirmed entry 7 to n2's old log, and n1 lacks it: that the learner's log was shorter nobody can say.
+    script = group()
+    losing(script, "n2", told_by=("n0", "n1"))
+    for _ in range(4):
+        script.append("n0", 1)
+        if script["n0"].log.end.index < 7:
+            script.settle("n0", "n1")
+    script.sync("n0")
+    lose_power(script, damaged=5)
+    assert script["n0"].election.doubt is not None and script["n0"].log.end.index == 4
+    for _ in range(6):
+        script.wait(1000)
+        for id in ("n0", "n1", "n2"):
+            script.tick(id)
+            script.settle()
+    assert Role.LEADER not in {script[id].role for id in ("n0", "n1", "n2")}

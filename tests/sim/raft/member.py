@@ -128,6 +128,8 @@ class Member(abc.ABC):
         world.at(world.time + TICK_MS, self.tick, life, world.time + TICK_MS)
         self.ticked(int((world.time - due) * self.rate))
         fenced_max = world.settings.election_max_ms + 3 * TICK_MS
+        if self.core is not None and self.id not in self.core.quorum.config.voters:
+            fenced_max += world.settings.election_max_ms  # one that leaves may hand over twice in succession
         if self.fenced_at is not None and self.now() - self.fenced_at > fenced_max:
             raise Broken(f"I18: {self.id} takes no messages for the sake of a transfer, beyond its time")
 

@@ -28,6 +28,7 @@ from ha.raft.types import (
     MemberId,
     Message,
     Point,
+    ReadAsked,
     Received,
     TransferAsked,
 )
@@ -156,6 +157,8 @@ class StoreMember(Member):
                     shell.received(peer, link, message, self._heard)
                 case Linked(peer, link, kind, up):
                     shell.linked(peer, link, kind, up)
+                case ReadAsked(token):
+                    shell.read(lambda ok: self.world.read(self, token, ok))
                 case TransferAsked(token, target):
                     shell.transfer(target, partial(self.world.outcomes.__setitem__, token))
                 case ChangeAsked(token):

@@ -4,10 +4,11 @@
     calm     all is healed and started: within 10 s there is one leader, and all logs are equal and committed
     quiet    one follower after the other stalls or is cut off, and comes back: nobody loses the lead over it
 
-In every fourth life over a model the lead is handed over, too, and in half of these one member is preferred. In another
-fourth leaders read by lease. In the third fourth, and in some of the others, members come and go: groups grow, shrink,
-change one member for another, or all. In lives that are asked for (`loses_logs`), a member loses its disk now and then;
-the others are told one after the other.
+In every fourth life over a model the lead is handed over, and in half of these one member is preferred; over stores
+it is in a few lives. In another fourth leaders read by lease, and in half of the former, too (`lease_faults`). In the
+third fourth, and in some of the others, members come and go: groups grow, shrink, change one member for another, or
+all. In lives that are asked for (`loses_logs`), a member loses its disk now and then; the others are told one after the
+other.
 
 Which faults a life has is drawn for each seed. A member is a core over a model of its log (`ModelMember`), or the
 shipped shell and store over a disk that forgets (`StoreMember`).
@@ -36,11 +37,13 @@ from ha.raft.types import (
     ReadAsked,
     Settings,
     Stuck,
+    TakeLead,
     TransferAsked,
     TransferResult,
     link_of,
 )
 from tests.sim.disk import PowerLoss
+from tests.sim.raft import lease_faults
 from tests.sim.raft.checks import Broken, Checks
 from tests.sim.raft.member import Member
 from tests.sim.raft.model_member import ModelMember
@@ -79,8 +82,10 @@ class World:
         self.events = 0
         self.cuts = 0
         is_model = make_member is ModelMember
-        self.hands_over = is_model and seed % 4 == 3
+        self.hands_over = seed % 4 == 3 if is_model else seed % 64 in (3, 8, 35)
         """Whether leaders are told to hand over. The other lives are what they were before there were transfers."""
+        self._pace_ms = 5 if is_model else 20
+        """How often clients send while the lead is handed over."""
         self.settings = SETTINGS
         self.outcomes: dict[int, TransferResult] = {}
         self.reads_served: set[int] = set()
@@ -102,7 +107,7 @@ class World:
         self._targets: dict[int, Config] = {}
         if is_model and seed % 8 == 7:
             self.settings = structs.replace(SETTINGS, preferred=(self.ids[0],))
-        if is_model and seed % 4 == 1:
+        if is_model and (seed % 4 == 1 or (seed % 16 >= 11 and self.hands_over)):
             self.settings = structs.replace(self.settings, lease_reads=True)
         self.checks = Checks(self.first)
         self.told: deque[tuple[float, MemberId, Event, Effects]] | None = deque(
@@ -112,6 +117,8 @@ class World:
         self.kinds = [kind for kind in FAULTS if self.chance.random() < share]
         if self.hands_over:
             self.kinds.append("transfer")
+        if self.settings.lease_reads:
+            self.kinds.append("lease")
         if loses_logs:
             self.kinds += ["lost log"] * (1 + len(self.kinds) // 3)
         if retires:
@@ -120,6 +127,8 @@ class World:
         self.contents: dict[tuple[int, int], bytes] = {}
         """By (index, term): the bytes of an entry, where members have a store."""
         self.blocked: set[tuple[MemberId, MemberId]] = set()
+        self.slowed: dict[MemberId, float] = {}
+        """How much later than others messages to a member arrive."""
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._number = 0
         self._payload = 0
@@ -129,7 +138,7 @@ class World:
         self.members = {id: make_member(self, id) for id in self.ids}
         for member in self.members.values():
             member.log.hiccups = "slow disk" in self.kinds
-        if "clock" in self.kinds:
+        if "clock" in self.kinds or self.settings.lease_reads:
             for member in self.members.values():
                 member.rate = self.chance.uniform(0.9, 1.1)
                 if self.settings.lease_reads:
@@ -207,7 +216,7 @@ class World:
         if not self._lets_in(one, other):
             self._told_of[one.id, other.id] = self._incarnations[other.id]
             for kind in Link:
-                self._again(one, other, kind)
+                self.link_again(one, other, kind)
 
     def unlinked(self, member: Member, peer: MemberId, kind: Link, number: int | None) -> None:
         if member.core is not None and number is not None and member.links.get((peer, kind)) == number:
@@ -225,9 +234,9 @@ class World:
                 kind,
                 here.links.get((there.id, kind)),
             )
-        self.at(self.time + 6 + self.chance.random() * 30, self._again, one, other, kind)
+        self.at(self.time + 6 + self.chance.random() * 30, self.link_again, one, other, kind)
 
-    def _again(self, one: Member, other: Member, kind: Link) -> None:
+    def link_again(self, one: Member, other: Member, kind: Link) -> None:
         if one.core is not None and other.core is not None:
             self.link(one, other, kind)
 
@@ -240,6 +249,9 @@ class World:
         payload = member.payload_of(message)
         arrival = self.time + self._rtt * (0.5 + chance.random())
         if self.is_storm:
+            arrival += self.slowed.get(peer, 0.0)
+            if self.settings.lease_reads and isinstance(message, TakeLead):
+                lease_faults.try_a_handover(self, member)
             kinds = self.kinds
             if "lose" in kinds and chance.random() < 0.03:
                 return
@@ -449,9 +461,9 @@ class World:
             case "stall" if is_up:
                 member.sleep(chance.choice((80, 300, 1500)) * chance.random())
             case "cut off":
-                self._block(self._pairs(member))
+                self.block(self._pairs(member))
             case "one way":
-                self._block(
+                self.block(
                     {(member.id, each) for each in self.ids}
                     if chance.random() < 0.3
                     else {(member.id, other.id)}
@@ -460,11 +472,13 @@ class World:
                 for each in self.members.values():
                     if each.is_leader:
                         each.log.flush_ms = chance.choice((2.0, 20.0, 200.0))
-                        self._block(self._pairs(each), chance.uniform(500, 1300))
+                        self.block(self._pairs(each), chance.uniform(500, 1300))
             case "transfer":
                 for each in self.members.values():
                     if each.is_leader or chance.random() < 0.1:
                         self.transfer(each, chance.choice(("", other.id)))
+            case "lease":
+                lease_faults.try_a_lease(self)
             case "reset" if is_up and member is not other and other.core is not None:
                 self.reset(member, other, chance.choice(list(Link)))
             case "slow disk":
@@ -505,7 +519,9 @@ class World:
     def _pairs(self, member: Member) -> set[tuple[MemberId, MemberId]]:
         return {(member.id, each) for each in self.ids} | {(each, member.id) for each in self.ids}
 
-    def _block(self, pairs: set[tuple[MemberId, MemberId]], ms: float = 0) -> None:
+    def block(self, pairs: set[tuple[MemberId, MemberId]], ms: float = 0) -> None:
+        if not self.is_storm:
+            return
         self.blocked |= pairs
         self.at(self.time + (ms or self.chance.random() * 1500), self.blocked.difference_update, pairs)
 
@@ -642,7 +658,7 @@ class World:
             end = self.time + 1200
             now: Member | None = leader
             while self.time < end and (token not in self.outcomes or now is None or now.id != target):
-                self.run_until(self.time + 5)  # clients go on sending to whoever takes messages
+                self.run_until(self.time + self._pace_ms)  # clients go on sending to whoever takes messages
                 now = self.leader()
                 if now is not None and now.log.accepts:
                     now.append([self.payload_number()])
@@ -669,7 +685,11 @@ class World:
         assert full is not None and full.core is not None
         voters = full.core.config.voters
         self._fill(full, True)
-        self.run_until(self.time + 4_000)
+        end = self.time + 4_000
+        while self.time < end:  # a store has room until its segment ends, and notices then
+            if full.standing is not None and full.standing.may_append and full.log.accepts:
+                full.append([self.payload_number()])
+            self.run_until(self.time + 25)
         now = self.leader()
         if len(voters) > 2 and (now is None or now is full):
             raise Broken(f"I18: the disk of {full.id} stays full, and it goes on leading: {self.describe()}")
