@@ -9,8 +9,8 @@ BUGS = {
     "kv-lease-by-local-clock": 0,
     "kv-outcome-of-another-entry": 6,
     "kv-read-at-once": 0,
-    "kv-retry-applied-twice": 4,
-    "kv-snapshot-of-later-values": 23,
+    "kv-retry-applied-twice": 1,
+    "kv-snapshot-of-later-values": 0,
     "kv-token-given-twice": 0,
 }
 """Each with the first seed that finds it; the long run searches from 0."""

@@ -7,6 +7,7 @@ What is checked:
 
     calls are linearizable      values and sequences; tokens of locks rise, and guard what they are held for
     members are equal           the whole state, when all have applied the same; and what a read would find there
+    snapshots are true          each is the state behind its entry
     one leader in a term        of the region, too
     it comes to rest            in time
 """
@@ -19,6 +20,9 @@ from unittest import mock
 
 from broker.kv import snapshots
 from broker.kv.snapshots import Limits
+from ha.kv.machine import KvMachine
+from ha.kv.snapshot import StateWalk, restored
+from ropewalk.errors import CorruptRecord
 from store import region_store
 from tests.linear.checker import NotLinearizable, check
 from tests.linear.history import UNKNOWN, Call
@@ -68,6 +72,8 @@ class KvWorld(World):
         self.seen: dict[tuple[str, int], int | None] = {}
         self.writes = 0
         self.snapshots = self.restored = self.installed = 0
+        self.states: dict[int, str] = {}
+        """By the index of the entry behind which a snapshot was begun: a hash of the state there."""
         self._region_leaders: dict[int, str] = {}
 
     def _make_nodes(self, settings: dict[str, str]) -> Sequence[LedgerNode]:
@@ -131,10 +137,23 @@ class KvWorld(World):
         if len(set(digests.values())) > 1:
             raise Broken(f"members differ that have applied the same entries: {digests}")
         for node in self.nodes:
-            points = node.region.snapshots.points
-            self.snapshots += len(points)
+            self._judge_snapshots(node)
             self.restored += node.region.restored >= 0
         self._judge_calls()
+
+    def _judge_snapshots(self, node: KvNode) -> None:
+        """A snapshot on disk is the state behind its entry, though the region went on while it was taken."""
+        root = node.config.store_path_root_dir / "kv" / "0" / "snapshots"
+        for index, _term, _pos in node.region.snapshots.points:
+            try:
+                machine, _head = restored(node.disk.read_file(root / f"{index:020d}") or b"", 1 << 30)
+            except CorruptRecord as damaged:
+                raise Broken(f"the snapshot of {node} behind entry {index}: {damaged}") from damaged
+            self.snapshots += 1
+            if index in self.states and machine.digest() != self.states[index]:
+                raise Broken(
+                    f"the snapshot of {node} behind entry {index} is another state than it was there"
+                )
 
     def _judge_calls(self) -> None:
         calls = [each for each in self.recorder.calls if not _is_open_read(each)]
@@ -163,8 +182,20 @@ def _is_open_read(call: Call) -> bool:
 
 def run(seed: int) -> KvWorld:
     """Live one life, and return it. Raises `Broken`, with what happened last."""
+    states: dict[int, str] = {}
+
+    def walk(machine: KvMachine, term: int, pos: int) -> StateWalk:
+        states[machine.applied] = machine.digest()
+        return StateWalk(machine, term, pos)
+
+    def make(seed: int) -> KvWorld:
+        world = KvWorld(seed)
+        world.states = states
+        return world
+
     with (
+        mock.patch.object(snapshots, "StateWalk", walk),
         mock.patch.object(snapshots, "LIMITS", LIMITS),
         mock.patch.object(region_store, "SEGMENT_SIZE", SEGMENT_SIZE),
     ):
-        return live(seed, KvWorld)
+        return live(seed, make)

@@ -32,7 +32,7 @@ def test_one_seed_tells_one_story() -> None:
 
 def test_the_world_is_worth_living_in() -> None:
     """Lives have elections, reads and deaths: a world in which nothing happens breaks no promise either."""
-    lives = [run(seed) for seed in range(12)]
+    lives = [run(seed) for seed in range(16)]
     assert sum(len(life.elected) for life in lives) > 25
     assert sum(life.reads for life in lives) > 500
     assert sum(len(life.messages) for life in lives) > 200
