@@ -435,6 +435,12 @@ class Broker:
         self.store.close()
         self._files.save_last()
 
+    def abandon(self) -> None:
+        """End the threads of a broker that could not open its store. Blocks."""
+        self.reader.stop()
+        self.bulk_reader.stop()
+        self.context.disk.close()
+
     def reconfigure(self, config: BrokerConfig) -> None:
         """Take another configuration over, as far as it may change while the broker runs."""
         before, self.context.config = self.context.config, config

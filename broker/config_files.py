@@ -103,5 +103,13 @@ class ConfigFiles:
         """Write the offsets of a log that is flushed for good: all that was delivered is durable. Blocks."""
         now_ms = self._context.now_ms()
         if self._transactions.stop():
-            json_file.save(self._directory / "consumerOffset.json", self._context.offsets.dump(now_ms))
-        json_file.save(self._directory / "delayOffset.json", self._deliveries.progress.final(now_ms))
+            _save(self._directory / "consumerOffset.json", self._context.offsets.dump(now_ms))
+        _save(self._directory / "delayOffset.json", self._deliveries.progress.final(now_ms))
+
+
+def _save(path: Path, data: bytes) -> None:
+    """Write a file, or say why not: the one before is whole, and the next start repeats what it does not tell."""
+    try:
+        json_file.save(path, data)
+    except OSError as exc:
+        log.error("cannot write a config file", path=str(path), reason=str(exc))

@@ -8,6 +8,7 @@ is no worse than a crash.
 
 from __future__ import annotations
 
+import errno
 import gc
 import ipaddress
 import os
@@ -18,7 +19,9 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 import trio
@@ -54,11 +57,13 @@ from broker.settings.dledger import peers_of
 from broker.state import json_file
 from broker.web.server import MetricsServer
 from ropewalk.client.core.ids import ip_of, local_ip
-from store.io.disk import Disk
+from store.io.disk import Disk, DiskFull
 from store.log.commitlog import StoreDamaged
 from store.offline.diverged import cut_store, empty_store
 
 log = structlog.get_logger("broker.process")
+
+_T = TypeVar("_T")
 
 _GC_THRESHOLD = 50_000
 _SWITCH_INTERVAL_S = 0.0005
@@ -66,6 +71,7 @@ _EXIT_FAILED = 70  # EX_SOFTWARE
 _TICK_S = 0.05
 _SETTLE_S = 5.0
 _STOP_FLUSH_S = 5.0
+_ROOM_S = 2.0
 
 
 class BrokerProcess:
@@ -388,18 +394,45 @@ class BrokerProcess:
             if not isinstance(session, Session) or session.handled_by(broker.handlers, broker.fast_handlers):
                 connection.close()
         self.shell.flush()
-        self.broker = await trio.to_thread.run_sync(self._reopened, broker, cut)
+        with trio.CancelScope(shield=True):  # whoever stops it meanwhile need not close it
+            await trio.to_thread.run_sync(broker.close)
+        if isinstance(cut, LogCut):
+            await self._when_room(partial(self._keep_aside, cut))
+        self.broker = await self._when_room(self._opened_again)
         self._saved.clear()
         self._paused = False
         self._join()
         self._registrar.changed()
 
-    def _reopened(self, broker: Broker, cut: LogCut | LogReplaced) -> Broker:
-        broker.close()
-        if isinstance(cut, LogCut):
-            self._keep_aside(cut)
+    async def _when_room(self, job: Callable[[], _T]) -> _T:
+        """Do it off the loop, again and again for as long as the disk has no room for it."""
+        is_told = False
+        while True:
+            try:
+                done = await trio.to_thread.run_sync(job)
+            except (DiskFull, OSError) as exc:
+                if isinstance(exc, OSError) and exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                if not is_told:
+                    log.error(
+                        "no room on the disk to open the store again: nobody is served meanwhile",
+                        reason=str(exc),
+                        remedy="make room; it goes on by itself",
+                    )
+                is_told = True
+                await trio.sleep(_ROOM_S)
+            else:
+                if is_told:
+                    log.info("there is room to open the store again")
+                return done
+
+    def _opened_again(self) -> Broker:
         fresh = self._make_broker()
-        fresh.open()
+        try:
+            fresh.open()
+        except (DiskFull, OSError):
+            fresh.abandon()
+            raise
         return fresh
 
     def _keep_aside(self, cut: LogCut) -> None:
@@ -473,6 +506,9 @@ class BrokerProcess:
                     self._saved[path] = version
 
     async def _stop(self) -> None:
+        if self._paused:
+            await self._registrar.unregister()
+            return
         await self.broker.group.hand_over()
         self.broker.group.leave()  # first: the producers of another member wait for this one
         self.shell.flush()
@@ -492,7 +528,8 @@ class BrokerProcess:
     def close(self) -> None:
         if self._metrics_server is not None:
             self._metrics_server.stop()
-        self.broker.close()  # its helper threads wake the shell until the end
+        if not self._paused:
+            self.broker.close()  # its helper threads wake the shell until the end
         self.shell.close()
 
 

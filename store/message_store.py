@@ -268,7 +268,11 @@ class MessageStore:
             self.readable_offset = self.flushed_offset = self.log.flushed_offset = end
         self._last_store_ms = self.recovered.last_store_timestamp
         abnormal = self._disk.exists(self.config.root / "abort")
-        self._disk.write_file(self.config.root / "abort", str(os.getpid()).encode())
+        try:
+            self._disk.write_file(self.config.root / "abort", str(os.getpid()).encode())
+        except OSError:
+            self.release()
+            raise
         self._flusher = self._helpers.flusher(self.completions, self._note_flushed)
         self._write_back.begin(
             self.recovered.scanned_from,

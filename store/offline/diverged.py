@@ -97,6 +97,8 @@ def cut_store(root: Path, log_directory: Path, segment_size: int, about: About, 
         ):
             raise Corrupt(f"the log in {log_directory} has no bytes from {about.begin} to {about.end}")
         target = _new_directory(root, about, disk)
+        for name in disk.names(target / "commitlog"):
+            disk.remove(target / "commitlog" / name)  # a copy that found no room
         for offset, data in _bytes(log, about.begin, about.end):
             disk.append_file(target / "commitlog" / f"{offset:0{NAME_DIGITS}d}", data)
         disk.replace_file(target / "about.json", msgspec.json.encode(about))
