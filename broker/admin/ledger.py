@@ -23,7 +23,7 @@ from broker.admin.base import AdminContext, Handler
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.replication.ledger_member import LedgerMember
-from broker.settings.dledger import is_member_id, read_peers
+from broker.settings.dledger import is_member_id, read_member
 from ha.dledger.changes import Change, ChangeKind, ChangeRefused
 from ha.raft.types import ChangeResult, TransferResult
 from ropewalk.codes import RequestCode, ResponseCode
@@ -175,7 +175,7 @@ def _change_in(request: Command) -> Change:
         kind = ChangeKind(header.change)
         is_member_id(header.id)
         if kind is ChangeKind.LEARN:
-            read_peers(f"{header.id}-{header.address}")
+            read_member(f"{header.id}-{header.address}")
     except ValueError as exc:
         raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"no change of a DLedger group: {exc}") from exc
     return Change(kind, header.id, header.address, header.replacing)

@@ -15,6 +15,7 @@ other modes are without effect here and told so, as those of this mode are where
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import string
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ __all__ = [
     "is_member_id",
     "peers_of",
     "ports",
+    "read_member",
     "read_peers",
     "region_cuts",
     "region_keys",
@@ -81,6 +83,38 @@ def read_peers(text: str) -> tuple[str, ...]:
     if not peers:
         raise ValueError(_SYNTAX)
     return peers
+
+
+def read_member(text: str) -> LedgerPeer:
+    """Return the one member that ID-HOST:PORT names, which others are to reach; raise ValueError for anything else."""
+    found = _PEER.fullmatch(text)
+    host = found[2] if found is not None else text.partition("-")[2].rpartition(":")[0]
+    if re.search(r"[;,\s]", text):
+        why = "one member is taken in at a time, without blanks"
+    elif ":" in host or "[" in host:
+        why = "its host is a name or an IPv4 address, and an IPv6 address is given by a name"
+    elif len(host) > 253:
+        why = "a host has 253 characters at most"
+    elif found is None:
+        why = ""
+    elif not 1 <= int(found[3]) <= 65535:
+        why = "a port is a number from 1 to 65535"
+    elif not host.strip("0."):
+        why = f"nobody reaches {host}, so name the address that the others reach it at"
+    elif host.replace(".", "").isdecimal() and not _is_ipv4(host):
+        why = f"{host} is no IPv4 address"
+    else:
+        return LedgerPeer(found[1], host, int(found[3]))
+    remedy = "write ID-HOST:PORT, the ID a letter and a number: n3-192.0.2.4:40911"
+    raise ValueError(f"{text[:80]!r} is no member: {f'{why}; ' if why else ''}{remedy}")
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def is_member_id(text: str) -> str:

@@ -17,7 +17,7 @@ from enum import Enum
 from msgspec import Struct
 
 from ha.raft.quorum import QuorumAckChecker
-from ha.raft.types import Config, MemberId, Standing
+from ha.raft.types import Config, MemberId
 from ropewalk.errors import RopewalkError
 
 __all__ = ["Change", "ChangeKind", "ChangeRefused", "refusal_to_go_alone", "target_of"]
@@ -62,6 +62,11 @@ def target_of(change: Change, config: Config, addresses: Mapping[MemberId, str])
             left = change.replacing
             if member in config.voters and left not in config.voters:
                 return config
+            if member in config.voters:
+                raise ChangeRefused(
+                    f"{member} votes already, and takes nobody's place: to have {left} leave, "
+                    f"`ropewalk admin dledger remove {left}`"
+                )
             if member not in config.learners:
                 raise ChangeRefused(
                     f"{member} is no learner of this group, whose members are {', '.join(members)}: first "
@@ -84,7 +89,7 @@ def target_of(change: Change, config: Config, addresses: Mapping[MemberId, str])
 
 
 def refusal_to_go_alone(
-    me: MemberId, config: Config, standing: Standing, linked: Collection[MemberId], lost_log: bool
+    me: MemberId, config: Config, leader: MemberId | None, linked: Collection[MemberId], lost_log: bool
 ) -> str | None:
     """Return the reason why a member may not go on alone, linked to these others; None where it may."""
     voters = ", ".join(config.voters)
@@ -94,8 +99,8 @@ def refusal_to_go_alone(
         return f"{me} is no voter, so its log may lack what was acknowledged: choose one of {voters}"
     if lost_log:
         return f"{me} lost its log, and has not caught up: choose another of {voters}"
-    if standing.leader is not None:
-        return f"{standing.leader} leads: the group works, and its members can be changed"
+    if leader is not None:
+        return f"{leader} leads: the group works, and its members can be changed"
     if QuorumAckChecker(config).is_majority([me, *linked]):
         return (
             f"{me} is linked to {', '.join(sorted(linked))}: together they are a majority, and elect a leader"

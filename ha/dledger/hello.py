@@ -171,7 +171,8 @@ def refusal_of(
         return (
             f"{introduction.id} came back with an empty store, and its vote could elect a leader that lacks what it "
             f"had confirmed. If its disk was lost: `ropewalk admin dledger readmit {introduction.id}` "
-            "(docs/operate/dledger.md)"
+            "(docs/operate/dledger.md). If its store is not empty, it is of another group or an earlier life of "
+            f"{introduction.id}: stop it, move that store away, and start it with its own one"
         )
     return None
 

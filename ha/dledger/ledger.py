@@ -403,7 +403,9 @@ class LedgerShell:
         """
         core, peers = self.core, self.peers
         linked = [peer for peer in peers.members if peers.link(peer, Link.CONTROL) is not None]
-        why = refusal_to_go_alone(self.me.id, self.config, self.standing, linked, core.readmission.is_learner)
+        why = refusal_to_go_alone(
+            self.me.id, self.config, self.standing.leader, linked, core.readmission.is_learner
+        )
         if why is not None:
             return why
         is_idle = (

@@ -140,7 +140,7 @@ REFUSED = {
     "id": (changed(ME, id="n7"), "names n1, and not n7"),
     "own id": (changed(ME, id="n2"), "give each member a dLegerSelfId of its own"),
     "segment size": (changed(ME, segment_size=1 << 21), "mappedFileSizeCommitLog is 2097152 at n1 and 1048576 at n0"),
-    "incarnation": (changed(ME, incarnation=b"2" * 16), "n1 came back with an empty store"),
+    "incarnation": (changed(ME, incarnation=b"2" * 16), "of another group or an earlier life of n1: stop it"),
 }  # fmt: skip
 
 

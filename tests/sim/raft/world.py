@@ -618,19 +618,19 @@ class World:
         self.calm()
         leader = self.leader()
         assert leader is not None and leader.core is not None
-        voters = leader.core.config.voters
+        voters, group = leader.core.config.voters, self._members_of(leader).values()
         followers = [
             member
-            for member in self.members.values()
+            for member in group
             if member is not leader and (len(voters) > 2 or member.id not in voters)  # of two both are needed
         ]
         if not followers:
             return
-        before = {member.id: member.standing for member in self.members.values()}
+        before = {member.id: member.standing for member in group}
         member = self.chance.choice(followers)
         member.sleep(self.chance.uniform(300, 1200))
         self.run_until(self.time + 1400)
-        for other in self.members.values():
+        for other in group:
             if other.standing is not before[other.id]:
                 raise Broken(f"I18: {member.id} was stalled, and {other.id} went to {other.standing}")
         member = self.chance.choice(followers)
@@ -639,7 +639,7 @@ class World:
         self.run_until(self.time + 1500)
         self.blocked -= pairs
         self.run_until(self.time + 300)
-        for other in self.members.values():
+        for other in group:
             if other is not member and other.standing is not before[other.id]:
                 raise Broken(f"I18: {member.id} was cut off, and {other.id} went to {other.standing}")
         self.calm()

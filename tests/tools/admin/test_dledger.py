@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
 from ropewalk.client.admin.results import BrokerMember, LedgerMembers, LedgerPeerStatus, LedgerStatus
+from ropewalk.client.blocking.admin import Admin
+from ropewalk.errors import Rejected
 from tools.admin.dledger.group import status_rows
-from tools.admin.dledger.members import at_risk, split_member
+from tools.admin.dledger.members import at_risk, force, split_member, why_not_alone
+from tools.admin.dledger.members import replace as replace_member
 from tools.common.output import UsageError
 
 PEER = LedgerPeerStatus("n1", "h:2", True, "REPLICATE", 5, 100, "", True)
@@ -25,6 +30,35 @@ FOLLOWER = replace(LEADER, id="n1", role="FOLLOWER", leads=False, peers=())
 def test_a_text_that_is_no_member_is_refused_with_one_that_is(text: str) -> None:
     with pytest.raises(UsageError, match=r"write ID-HOST:PORT.*n3-192\.0\.2\.4:40911"):
         split_member(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("n3-127.0.0.1:26213;n4-127.0.0.1:26214", "one member is taken in at a time"),
+        ("n3-127.0.0.1:1,n4-127.0.0.1:2", "one member is taken in at a time"),
+        ("n3-my host:1", "without blanks"),
+        ("n3-h:1\n", "without blanks"),
+        ("n3-me@host:1", "is no member: write"),
+        (f"n3-{'h' * 254}:1", "253 characters at most"),
+        ("n3-::1:40911", "an IPv6 address is given by a name"),
+        ("n3-[::1]:40911", "an IPv6 address is given by a name"),
+        ("n3-[::]:40911", "an IPv6 address is given by a name"),
+        ("n3-0.0.0.0:40911", "nobody reaches 0.0.0.0"),
+        ("n3-0:40911", "nobody reaches 0,"),
+        ("n3-127.0.0.1:0", "a port is a number from 1 to 65535"),
+        ("n3-127.0.0.1:99999", "a port is a number from 1 to 65535"),
+        ("n3-300.0.0.1:40911", "300.0.0.1 is no IPv4 address"),
+        ("n\u0663-h:1", "is no member: write"),
+    ],
+)
+def test_a_member_that_nobody_could_reach_is_refused_in_words_of_its_fault(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=f"{re.escape(why)}.*ID-HOST:PORT, the ID a letter"):
+        split_member(text)
+
+
+def test_a_host_of_253_characters_and_a_port_of_five_digits_are_taken() -> None:
+    assert split_member(f"n3-{'h' * 253}:65535") == ("n3", f"{'h' * 253}:65535")
 
 
 def test_a_member_is_read_whose_host_has_dashes() -> None:
@@ -48,6 +82,50 @@ def test_the_status_shows_a_learner_a_joint_configuration_and_a_member_that_was_
     )
     removed = replace(FOLLOWER, members=LedgerMembers(("n0", "n2")))
     assert states(LEADER, removed)[1] == "is no member any more: n0, n2 vote"
+
+
+def test_the_status_of_a_leader_misses_no_link_to_a_member_that_was_removed_a_moment_ago() -> None:
+    down = replace(PEER, id="n3", is_linked=False), replace(PEER, id="n2", is_linked=False)
+    assert states(replace(LEADER, peers=down))[0] == "takes messages; no link to n2"
+
+
+def test_a_member_that_knows_no_leader_names_the_ones_that_it_has_no_link_to() -> None:
+    down = replace(PEER, id="n0", is_linked=False), replace(PEER, id="n2", is_linked=False)
+    started = replace(FOLLOWER, role="CANDIDATE", leader="", why="started", peers=down)
+    assert states(started)[:1] == ["knows no leader: started; no link to n0, n2"]
+    refused = replace(started, peers=(down[0], replace(down[1], why="refused")))
+    assert states(refused)[:1] == ["knows no leader: no link to n2 (refused); no link to n0"]
+
+
+def test_a_member_of_a_group_that_works_is_known_to_refuse_before_anything_is_told_to_be_lost() -> None:
+    assert why_not_alone(LEADER) == "n0 leads: the group works, and its members can be changed"
+    alone = replace(FOLLOWER, leader="", peers=(replace(PEER, id="n0", is_linked=False),))
+    assert why_not_alone(alone) is None
+    linked = why_not_alone(replace(alone, peers=(replace(PEER, id="n0"),)))
+    assert linked is not None and "n1 is linked to n0: together they are a majority" in linked
+
+
+def test_force_tells_of_no_loss_and_asks_nothing_where_it_will_be_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    admin = Mock(spec=Admin)
+    admin.ledger_status.return_value = (LEADER, FOLLOWER)
+    with pytest.raises(Rejected, match="n0 leads: the group works"):
+        force(admin, "n0", "b", yes=False, as_json=False)
+    assert capsys.readouterr() == ("", "")
+    admin.force_member.assert_not_called()
+
+
+def test_a_member_that_is_to_take_its_own_place_is_refused_before_anybody_is_asked() -> None:
+    admin = Mock(spec=Admin)
+    with pytest.raises(UsageError, match="n1 cannot take its own place"):
+        replace_member(admin, "n1", "n1-127.0.0.1:1", "b", as_json=False)
+    assert not admin.mock_calls
+
+
+def test_a_log_that_ends_at_the_same_entry_is_told_to_be_no_longer_one() -> None:
+    alone = replace(FOLLOWER, leader="")
+    assert not any("longer" in line for line in at_risk(alone, (alone, replace(FOLLOWER, id="n2"))))
 
 
 def test_what_is_at_risk_names_the_lost_members_and_a_log_that_is_longer() -> None:

@@ -191,7 +191,9 @@ def _place(each: LedgerStatus) -> str:
 def _own_place(each: LedgerStatus) -> str:
     if each.leads:
         down = [
-            f"{peer.id} ({peer.why})" if peer.why else peer.id for peer in each.peers if not peer.is_linked
+            f"{peer.id} ({peer.why})" if peer.why else peer.id
+            for peer in each.peers
+            if not peer.is_linked and peer.id in each.members.everyone
         ]
         behind = [f"; {peer.id} is sent a snapshot" for peer in each.peers if peer.state == "SNAPSHOT"]
         return "takes messages" + (f"; no link to {', '.join(down)}" if down else "") + "".join(behind)
@@ -204,10 +206,12 @@ def _own_place(each: LedgerStatus) -> str:
         return f"follows {each.leader}"
     parted: dict[str, list[str]] = {}
     for peer in each.peers:
-        if peer.why and not peer.is_linked:
+        if not peer.is_linked:
             parted.setdefault(peer.why, []).append(peer.id)
-    words = "; ".join(f"no link to {', '.join(ids)} ({why})" for why, ids in parted.items())
-    return f"knows no leader: {words or each.why}"
+    missing = parted.pop("", [])
+    words = [f"no link to {', '.join(ids)} ({why})" for why, ids in parted.items()] or [each.why]
+    words += [f"no link to {', '.join(missing)}"] if missing else []
+    return f"knows no leader: {'; '.join(words)}"
 
 
 def _link(peer: LedgerPeerStatus) -> str:

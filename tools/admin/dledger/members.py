@@ -10,8 +10,12 @@ from typing import Annotated
 
 import typer
 
+from broker.settings.dledger import read_member
+from ha.dledger.changes import refusal_to_go_alone
+from ha.raft.types import Config
 from ropewalk.client.admin.results import LedgerMembers, LedgerStatus
 from ropewalk.client.blocking.admin import Admin
+from ropewalk.errors import Rejected
 from tools.admin.base import Yes, command, confirm
 from tools.admin.dledger.group import SomeBroker, app, one_group
 from tools.common.output import UsageError, note, print_json
@@ -32,14 +36,11 @@ Wait = Annotated[
 
 def split_member(text: str) -> tuple[str, str]:
     """Return id and address of a new member. Raises `UsageError`."""
-    id, dash, address = text.partition("-")
-    host, _, port = address.rpartition(":")
-    named = id[:1].isascii() and id[:1].isalpha() and id[1:].isdecimal() and len(id) <= 10
-    if not (dash and named and host and port.isdecimal() and 1 <= int(port) <= 65535):
-        raise UsageError(
-            f"{text!r} is no member: write ID-HOST:PORT, the ID a letter and a number: n3-192.0.2.4:40911"
-        )
-    return id, address
+    try:
+        member = read_member(text)
+    except ValueError as wrong:
+        raise UsageError(str(wrong)) from wrong
+    return member.member, f"{member.host}:{member.port}"
 
 
 @command(app, "add")
@@ -65,6 +66,10 @@ def replace(
 ) -> None:
     """Put a new member in the place of another one, in one step when it has the log."""
     id, address = split_member(member)
+    if id == old:
+        raise UsageError(
+            f"{old} cannot take its own place: give the new member an id and a number of its own"
+        )
     name, found = one_group(admin, broker)
     if found and not any(old in each.members.voters or id in each.members.voters for each in found):
         raise UsageError(f"{old} is no voter of {name}; those are {_ids(_newest(found).members.voters)}")
@@ -111,6 +116,8 @@ def force(
     chosen = next((each for each in found if each.id == member), None)
     if chosen is None:
         raise UsageError(f"{member} does not answer; of {name} answer {_ids(each.id for each in found)}")
+    if why := why_not_alone(chosen):
+        raise Rejected(why)
     for line in at_risk(chosen, found):
         note(line)
     confirm(f"Have {member} go on alone?", yes=yes)
@@ -123,6 +130,14 @@ def force(
         )
 
 
+def why_not_alone(chosen: LedgerStatus) -> str | None:
+    """Return the reason why a member will refuse to go on alone, as far as its status shows one."""
+    members = chosen.members
+    linked = [peer.id for peer in chosen.peers if peer.is_linked]
+    config = Config(members.voters, members.old, members.learners)
+    return refusal_to_go_alone(chosen.id, config, chosen.leader or None, linked, chosen.is_learner)
+
+
 def at_risk(chosen: LedgerStatus, found: tuple[LedgerStatus, ...]) -> list[str]:
     """Return sentences about the losses, certain and possible ones, when a member goes on alone."""
     others = [id for id in chosen.members.everyone if id != chosen.id]
@@ -132,7 +147,7 @@ def at_risk(chosen: LedgerStatus, found: tuple[LedgerStatus, ...]) -> list[str]:
         f"{_ids(others) or 'nobody'} must not be started again with the store of today: together they would be a "
         "group of their own, and both would take messages",
     ]
-    longer = [each for each in found if each.id != chosen.id and (each.end, each.durable) > (chosen.end, -1)]
+    longer = [each for each in found if each.end > chosen.end]
     lines += [f"{each.id} answers, and its log is longer: it ends with entry {each.end}" for each in longer]
     return lines
 
