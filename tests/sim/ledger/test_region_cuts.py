@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -12,6 +12,7 @@ from broker.kv.regions import KvRegions
 from ha.dledger.ledger import LedgerShell
 from ropewalk.format.kv.commands import Command, OpenSession, Outcome, Status, Write
 from ropewalk.format.kv.items import AcquireLock, Count, Lease, NextSequence, Operation, Put
+from store import region_store
 from tests.sim.ledger.node import SIZE, LedgerNode
 from tests.sim.ledger.world import World
 from tests.sim.machine import machinery
@@ -161,9 +162,9 @@ class CutWorld(World):
 
 
 @pytest.fixture(autouse=True)
-def made_up() -> Iterator[None]:
-    with machinery():
-        yield
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have small segments: a simulated disk has every byte in memory."""
+    monkeypatch.setattr(region_store, "SEGMENT_SIZE", 64 << 10)
 
 
 @pytest.mark.parametrize("of_leader", [True, False], ids=["leader", "follower"])
@@ -174,7 +175,8 @@ def test_a_member_that_loses_its_power_at_any_step_of_a_cut_comes_to_the_same_re
     while quiet_steps < 3:
         world = CutWorld(step, of_leader=of_leader, step=step)
         try:
-            world.live()
+            with machinery():  # one for each life, since it keeps what lives in it
+                world.live()
         except AssertionError as failed:
             failed.args = (f"step {step}: {failed}\n" + "\n".join(world.told[-40:]),)
             raise
