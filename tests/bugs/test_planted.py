@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.broker.kv.planted import BUGS as REGION_BUGS
-from tests.broker.replication.planted import BUGS as SNAPSHOT_BUGS
 from tests.bugs import plant
+from tests.bugs.found_by_tests import BUGS as TEST_BUGS
 from tests.crash.campaign import Campaign, Setup, chosen_seed
 from tests.crash.torn_tail import SETTINGS, SETUP, tear_and_look
 from tests.crash.tracing import traced_load
 from tests.ha.kv.planted import BUGS as KV_BUGS
-from tests.ha.raft.planted import BUGS as LEASE_BUGS
 from tests.sim.kv.planted import BUGS as KV_WORLD_BUGS
 from tests.sim.ledger.planted import BUGS as LEDGER_BUGS
 from tests.sim.planted_in_deferred import BUGS as DEFERRED_BUGS
@@ -66,8 +65,8 @@ def tell(name: str, seed: int, began: float, found: str) -> None:
 def test_every_planted_bug_has_a_checker_that_must_find_it() -> None:
     assert plant.names() == sorted(
         {*FLUSH_BUGS, *CRASH_BUGS, *SIMULATION_BUGS, *GROUP_BUGS, *DEFERRED_BUGS}
-        | {*RAFT_BUGS, *RAFT_STORE_BUGS, *LEASE_BUGS, *LEDGER_BUGS, *DRILL_BUGS, *KV_BUGS, *REGION_BUGS}
-        | {*SNAPSHOT_BUGS, *KV_WORLD_BUGS}
+        | {*RAFT_BUGS, *RAFT_STORE_BUGS, *LEDGER_BUGS, *DRILL_BUGS, *KV_BUGS, *REGION_BUGS}
+        | {*TEST_BUGS, *KV_WORLD_BUGS}
     )
 
 

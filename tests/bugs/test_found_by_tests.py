@@ -1,4 +1,4 @@
-"""The tests of the core find every bug that is planted for them; they pass without it."""
+"""Planted bugs that a test of its own must find are found by it; it passes without."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
+from tests.bugs.found_by_tests import BUGS
 from tests.bugs.plant import ROOT
-from tests.ha.raft.planted import BUGS
 from tests.support.processes import checkout_environment
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_the_tests_of_the_core_find_the_bug(name: str) -> None:
+def test_the_test_finds_the_bug(name: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.ha.raft.planted", name],
+        [sys.executable, "-m", "tests.bugs.found_by_tests", name],
         cwd=ROOT,
         env=checkout_environment(),
         capture_output=True,
