@@ -126,7 +126,7 @@ def test_make_run_installs_the_broker_alone_and_make_test_the_tools_beside_it() 
         return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
     assert "pip install" in told("run") and "spark" not in told("run")
-    assert "-e .\n" in told("test") and "-e '.[dev,spark]'" in told("test")
+    assert "-e .\n" in told("run") and "-e '.[dev,spark]'" in told("test")
 
 
 def test_every_make_target_the_documents_name_exists() -> None:

@@ -321,8 +321,11 @@ class SendProcessor:
         code: int,
         *,
         given_up: bool = False,
+        in_run: bool = False,
     ) -> Placed:
         """Judge one message for `queue`, and return it where it is to be stored. Nothing is stored here. HOT.
+
+        Time moves on for it, unless it is stored together with others that have been judged.
 
         Raises `RequestRefused`, and LocalProtocolError or UnicodeEncodeError for text that no record can hold.
         """
@@ -337,7 +340,8 @@ class SendProcessor:
             raw, key, tag_code, waits = plain
             message = queue, body, raw, header.flag, sys_flag, header.born_timestamp, times, 0, tag_code
             return Placed(message, key, waits)
-        self.store.refresh_time()
+        if not in_run:
+            self.store.refresh_time()
         properties, row = self._judge_properties(header.properties or "", sys_flag, times)
         is_half, half = row is HALF, None
         if is_half and code in _REPLIES:
@@ -382,7 +386,7 @@ class SendProcessor:
         if _UNIQ not in (header.properties or ""):
             return None
         try:
-            placed = self.place(header, target, queue, body, RequestCode.SEND_MESSAGE_V2)
+            placed = self.place(header, target, queue, body, RequestCode.SEND_MESSAGE_V2, in_run=True)
         except (RequestRefused, LocalProtocolError, UnicodeEncodeError):
             return None
         key = placed.unique_key

@@ -123,7 +123,7 @@ class SendRuns:
         owed: list[_Answer] = []
         halves: list[tuple[int, NewHalf]] = []
         index = start
-        topic, one_topic, learned = "", True, False
+        topic, one_topic, learned, time_moved = "", True, False, False
         for index in range(start, end):
             payload = payloads[index]
             if not payload.startswith(_PLAIN, 4):
@@ -157,6 +157,9 @@ class SendRuns:
                 message = queue, body, properties, header.flag, sys_flag, born, times, 0, tag_code
                 handle = ""
             else:
+                if not time_moved:  # once for a run: what is stored together counts from one time
+                    sends.store.refresh_time()
+                    time_moved = True
                 placed = place(header, target, queue, body)
                 if placed is None:
                     break

@@ -8,11 +8,21 @@ import pytest
 
 from broker.timers import delay_progress
 from broker.timers.delay_progress import decode_page, encode_page
-from ropewalk.codes import MessageSysFlag
+from ropewalk.codes import MessageSysFlag, RequestCode
 from ropewalk.format import fastjson
 from ropewalk.format.properties import tags_code
 from store.io.disk import MappedFile
-from tests.broker.harness import Client, FlushGate, FullDisk, InProcess, config_of
+from tests.broker.harness import (
+    UNIQ,
+    Client,
+    FlushGate,
+    FullDisk,
+    InProcess,
+    config_of,
+    request,
+    send_ext,
+    text_of,
+)
 from tests.support.clocks import START_MS
 
 StartBroker = Callable[..., InProcess]
@@ -74,6 +84,33 @@ def test_a_delay_begins_no_earlier_than_its_message_was_sent_however_long_the_tu
     running.settle()
     (record,) = running.stored(SCHEDULE, 0)
     assert record.store_timestamp == START_MS + 40
+
+
+def test_messages_that_are_stored_together_are_due_by_the_time_at_which_they_were_stored(
+    running: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, store = running.connect(fast=True), running.broker.store
+    client.send("T")
+    refresh, clock = store.refresh_time, running.clock
+
+    def refresh_later() -> None:
+        clock.ms += 1
+        refresh()
+
+    monkeypatch.setattr(store, "refresh_time", refresh_later)
+    texts = [text_of({"UNIQ_KEY": f"{UNIQ[:-4]}{n:04d}", "DELAY": "1"}) for n in range(5)]
+    frames = [
+        request(RequestCode.SEND_MESSAGE_V2, send_ext("T", properties=text), b"x", opaque=100 + n)
+        for n, text in enumerate(texts)
+    ]
+    client.feed(b"".join(frames))
+    running.settle()
+    records = running.stored(SCHEDULE, 0)
+    assert len(records) == 5
+    for _ in range(1_010):
+        running.tick(1)
+    for waited, copy in zip(records, running.stored("T")[1:], strict=True):
+        assert copy.store_timestamp >= waited.store_timestamp + 1_000
 
 
 def test_a_delay_level_wins_over_a_timer(running: InProcess) -> None:

@@ -55,7 +55,7 @@ def test_no_promise_is_broken_where_retention_overtakes_members(part: int, long_
     """A failing seed is seen again with `python -m tests.sim.raft --retention --seed N`."""
     count = (SEEDS_LONG // 4 if long_run else RETENTION_SEEDS) // PARTS
     lives = [run(seed, retires=True) for seed in range(part * count, (part + 1) * count)]
-    assert sum(life.installed for life in lives) > count // 20, "a world without snapshots shows nothing"
+    assert sum(life.installed for life in lives) >= count // 20, "a world without snapshots shows nothing"
 
 
 def test_one_seed_tells_one_story_with_stores_too(quiet_log: None) -> None:

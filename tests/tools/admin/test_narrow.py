@@ -19,13 +19,20 @@ from tools.admin.cli import app
 COLUMNS = 80
 LONG_FACT = rf"\w[\w ]*?  .{{{output.WHOLE_CELL + 1},}}"
 """A name and its value, which is longer than what a table keeps whole; the terminal folds the line."""
-WITHOUT_TABLE = {
-    f"ha {name}": "acts on a group and tells its steps, a line each"
-    for name in ("switch", "failover", "promote", "demote", "forget", "watch")
-} | {
-    "sink forget": "says in a line at which brokers",
-    "dledger readmit": "says in a line which members have let it in",
-}
+WITHOUT_TABLE = (
+    {
+        f"ha {name}": "acts on a group and tells its steps, a line each"
+        for name in ("switch", "failover", "promote", "demote", "forget", "watch")
+    }
+    | {
+        "sink forget": "says in a line at which brokers",
+        "dledger readmit": "says in a line which members have let it in",
+    }
+    | {
+        f"dledger {name}": "changes the members of a group and tells its steps, a line each"
+        for name in ("add", "remove", "replace", "learner", "promote", "force")
+    }
+)
 
 
 def all_commands() -> dict[str, bool]:

@@ -111,7 +111,7 @@ def remove(admin: Admin, member: MemberId, broker: SomeBroker = None, *, as_json
 def force(
     admin: Admin, member: MemberId, broker: SomeBroker = None, yes: Yes = False, *, as_json: bool
 ) -> None:
-    """Have one member go on alone after most have been lost for good. **Acknowledged messages may be lost.**"""
+    """Have one member go on alone after most have been lost for good. Acknowledged messages may be lost."""
     name, found = one_group(admin, broker)
     chosen = next((each for each in found if each.id == member), None)
     if chosen is None:
