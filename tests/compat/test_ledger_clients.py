@@ -12,6 +12,7 @@ import pytest
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.core.consume.received import TopicQueue
 from ropewalk.client.core.routes import Queue
+from ropewalk.errors import Rejected
 from tests.bench.peers.rocketmq.artifacts import JavaUnavailable
 from tests.compat.conftest import unavailable
 from tests.compat.driver import VERSIONS, Driver
@@ -29,7 +30,7 @@ from tests.compat.failing_over import (
 from tests.compat.go_driver import GoBroken, GoDriver, GoMissing, built
 from tests.crash.campaign import chosen_seed
 from tests.crash.ledger_group import LedgerGroup
-from tests.support.waiting import until_answered
+from tests.support.waiting import until, until_answered
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -55,7 +56,7 @@ def test_clients_go_on_through_the_deaths_of_leaders_in_order_and_in_time(
         with Admin(group.name_server) as admin:
             for name in names:
                 for kind in KINDS:
-                    admin.create_topic(f"{name}-failing_over-{kind}", QUEUES, broker=BROKER)
+                    make_topic(admin, f"{name}-failing_over-{kind}", QUEUES)
         clients: list[Client] = []
         for name, driver in drivers.items():
             clients.append(OfficialClient(driver, name, group.name_server, tmp_path / name, 1_000))
@@ -109,10 +110,15 @@ def has_go() -> bool:
     return True
 
 
+def make_topic(admin: Admin, topic: str, queues: int) -> None:
+    """Make a topic, as soon as the name server knows a leader."""
+    until(lambda: admin.create_topic(topic, queues, broker=BROKER), f"{topic} is made", forgiving=(Rejected,))
+
+
 def make_names(admin: Admin, number: int) -> None:
     """Make a topic and a group, and commit an offset."""
     topic, group = f"fresh-{number}", f"fresh-group-{number}"
-    admin.create_topic(topic, 3, broker=BROKER)
+    make_topic(admin, topic, 3)
     admin.create_group(group, broker=BROKER, retry_max_times=7)
     until_answered(
         lambda: admin.commit_offset(group, TopicQueue(topic, Queue(BROKER, 1)), number + 5) is None,

@@ -19,6 +19,7 @@ from tests.crash.ledger_group import LedgerGroup, Member
 from tests.linear.checker import check
 from tests.linear.history import UNKNOWN, Call, Operation, Recorder
 from tests.linear.models import COUNTER, REGISTER
+from tests.support.long_run import LONG
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
@@ -248,6 +249,7 @@ def disturb(group: LedgerGroup, victim: Member, draw: random.Random, *, kill: bo
         victim.signal(signal.SIGCONT)
 
 
+@pytest.mark.skipif(not LONG, reason="repetition: `make test-long`")
 def test_a_member_that_the_log_has_left_behind_is_given_the_state(tmp_path: Path) -> None:
     """With the limits of every day: 64 MiB of log for each snapshot, and the log behind the one before it."""
     with LedgerGroup(tmp_path, settings={"ropewalkKvRegions": 1}) as group, Kv(group.name_server) as kv:

@@ -217,7 +217,11 @@ def test_a_handover_that_is_interrupted_leaves_nobody_waiting_for_its_next_word(
 
     with Members() as members, pytest.raises(KeyboardInterrupt):
         hand_over(members, group(*statuses), HandoverKind.SWITCH, "me", told=interrupt)
-    asked = [links[address].asked for address in (A, B, C)]
+    # How far members are is asked in turns of its own, whose last one may have begun before.
+    asked = [
+        [code for code in links[address].asked if code != RequestCode.ROPEWALK_MEMBER_STATUS]
+        for address in (A, B, C)
+    ]
     assert asked == [[RequestCode.ROPEWALK_ACCEPT_EPOCH, RequestCode.ROPEWALK_RELEASE_EPOCH], [], []]
     assert links[A].status.promised_epoch == 8, "above every one that somebody accepted"
 
