@@ -74,7 +74,7 @@ def whole(group: KvGroup, index: int) -> list[Path]:
     return sorted(each for each in directory(group, index).iterdir() if not each.suffix)
 
 
-def has_two(group: KvGroup, index: int) -> bool:
+def keeps_two(group: KvGroup, index: int) -> bool:
     return len(whole(group, index)) == 2
 
 
@@ -83,7 +83,7 @@ def test_the_log_is_shortened_behind_snapshots_and_a_start_begins_with_the_newes
         session = Session(group.region_leader())
         shorten(group, session)
         for index in list(group.members):
-            group.until(partial(has_two, group, index), "a third one is removed")
+            group.until(partial(keeps_two, group, index), "a third one is removed")
             newest = region(group.members[index]).snapshots.points[-1]
             group.stop(index)
             group.start(index)
