@@ -96,7 +96,7 @@ class Pulse:
     unready: tuple[str, ...]
     """Why messages are not taken at the moment, a sentence each; empty: they are."""
     notes: tuple[str, ...] = ()
-    """What else people should know of the group."""
+    """Remarks about the group, for people."""
 
 
 @dataclass(frozen=True, slots=True)

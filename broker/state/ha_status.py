@@ -53,7 +53,7 @@ class HaStatus:
     quorum_missing: str | None = None
     """Which slaves an acknowledgement would wait for and are not there, in words."""
     notes: tuple[str, ...] = ()
-    """What else people should know of the group's members, a sentence each; messages are taken all the same."""
+    """Remarks about the group's members, a sentence each; messages are taken all the same."""
 
     def runtime_body(self, end_offset: int) -> dict[str, Any]:
         """The body of code 907 for a log that ends at `end_offset`."""

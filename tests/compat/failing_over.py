@@ -24,7 +24,7 @@ KINDS = ("plain", "orderly", "delayed")
 QUEUES = 4
 DELAY_MS = (1_000, 5_000)
 COMMIT_LAG_MS = 100
-"""What a leader may forget of commits that nobody waited for."""
+"""Milliseconds of commits that nobody waited for, which a leader may forget."""
 AWAY_MS = 15_000
 """For so long after a kill a client may go on consuming what it cannot commit."""
 

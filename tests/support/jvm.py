@@ -11,4 +11,4 @@ SHORT_LIVED = (
     "-XX:-BytecodeVerificationRemote",
 )
 QUICK_START = " ".join(SHORT_LIVED)
-"""The same as one line, for Spark."""
+"""These options as one line, for Spark."""

@@ -1,4 +1,4 @@
-"""What a member that leads no more leaves behind: nothing that only it had."""
+"""Traces of a member that leads no more: none of anything that only it had."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator asks for, as the configuration that a group is to have."""
+"""Requests of operators, as the configuration that a group is to have."""
 
 from __future__ import annotations
 

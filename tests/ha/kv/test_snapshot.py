@@ -172,7 +172,7 @@ def test_chunks_in_another_order_are_refused() -> None:
 
 
 def test_large_values_go_a_few_at_a_time() -> None:
-    """What a turn hands on is written by a helper whose memory is not to hold thousands of megabytes."""
+    """The pieces of a turn are written by a helper whose memory is not to hold thousands of megabytes."""
     machine = KvMachine(Region(0), 1 << 30)
     machine.apply(0, OpenSession(0))
     for seq in range(1, 31):

@@ -64,7 +64,7 @@ def test_a_snapshot_that_covers_no_more_than_what_is_committed_is_not_needed(ind
 
 
 def test_a_snapshot_that_comes_late_replaces_no_newer_state() -> None:
-    """It was taken while the leader had to send it; meanwhile another one had all that was missing."""
+    """The snapshot was taken while the leader had to send it; meanwhile another one had all that was missing."""
     node = follower()
     node.step(Received("n0", 7, BEGIN, 1))
     for kind in Link:
