@@ -12,7 +12,8 @@ start applies everything through the commit point that was written down, from it
 on. Segments that no start needs any more are removed, the oldest first (`retire_before`).
 
 The body of an entry is a record of RocketMQ's format in an internal topic, whose body is the command. So recovery tells
-whole entries from torn ones as it does for messages.
+whole entries from torn ones as it does for messages. One that opens a term or changes the members is a record of the
+same topic, and with the same body, as in a log of messages.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Final
 
 from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head
 from ropewalk.format.dledger.snapshot import MemberSnapshot, encode_member_snapshot
-from ropewalk.format.names import KV_TOPIC
+from ropewalk.format.names import KV_TOPIC, TERM_TOPIC
 from ropewalk.format.queue_entry import ENTRY_SIZE as QUEUE_ENTRY_SIZE
 from ropewalk.format.record import decode_record, encode_record, record_size
 from store.entries.entry_log import EntryLog
@@ -67,11 +68,11 @@ class RegionStore:
         disk: Disk,
         completions: Completions,
         apply: Apply,
-        term_command: Callable[[], bytes],
+        complete: Callable[[bytes], bytes],
         segment_size: int | None = None,
         helpers: Helpers | None = None,
     ) -> None:
-        """`term_command` returns the command that opens a term."""
+        """`complete` returns the body of a configuration's record with what a region's has besides."""
         segment_size = segment_size or SEGMENT_SIZE
         self.log = CommitLog(root / "data", segment_size, disk, ENTRY)
         self.entries = EntryLog(root, root / "notes", root / "tails", self.log, disk)
@@ -82,7 +83,7 @@ class RegionStore:
         self._completions = completions
         self._helpers = helpers or Helpers()
         self._apply = apply
-        self._term_command = term_command
+        self._complete = complete
         self._applied: LogPoint = NOTHING
         self._leads = False
         self._preallocator = Preallocator(
@@ -199,13 +200,16 @@ class RegionStore:
         self.entries.writer.forget()
 
     def append_term_record(self, body: bytes) -> bool:
-        """Append the command that opens a term; False while there is no room. `body` is for logs of messages."""
-        return self.append(self._term_command()) is not None
+        """Append the entry that opens a term, or changes the members; False while there is no room."""
+        return self._append(TERM_TOPIC, self._complete(body)) is not None
 
     def append(self, command: bytes) -> int | None:
         """Append a command as the leader, and return its index; None while there is no room for it."""
+        return self._append(KV_TOPIC, command)
+
+    def _append(self, topic: str, body: bytes) -> int | None:
         assert self._leads, "only a leader appends"
-        size = HEAD_SIZE + record_size(len(KV_TOPIC), len(command), 0)
+        size = HEAD_SIZE + record_size(len(topic), len(body), 0)
         segment = self._segment_for(size)
         if segment is None:
             return None
@@ -213,7 +217,7 @@ class RegionStore:
         index = writer.next_index
         place = segment.base_offset + segment.write_position
         record = encode_record(
-            KV_TOPIC.encode(), 0, 0, index, place + HEAD_SIZE, 0, 0, _NO_HOST, 0, _NO_HOST, 0, 0, command, b""
+            topic.encode(), 0, 0, index, place + HEAD_SIZE, 0, 0, _NO_HOST, 0, _NO_HOST, 0, 0, body, b""
         )
         assert HEAD_SIZE + len(record) == size, (len(record), size)
         writer(segment, [record])

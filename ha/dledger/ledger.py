@@ -30,7 +30,7 @@ import structlog
 
 from ha.dledger import forwards
 from ha.dledger.address_book import Membership
-from ha.dledger.changes import Change, refusal_to_go_alone, target_of
+from ha.dledger.changes import Change, next_step, refusal_to_go_alone, target_of
 from ha.dledger.frames import config_of, to_fields
 from ha.dledger.hello import Identity
 from ha.dledger.kept import KeptBytes
@@ -40,6 +40,7 @@ from ha.dledger.status import LedgerStatus, PeerView
 from ha.dledger.storage import LogPoint, LogRun, LogStorage, ReplicaStore
 from ha.raft.node import RaftNode
 from ha.raft.types import (
+    UNKNOWN,
     Append,
     Appended,
     Applied,
@@ -52,6 +53,7 @@ from ha.raft.types import (
     Effects,
     Event,
     Fetched,
+    Founded,
     Leaving,
     Link,
     Linked,
@@ -131,7 +133,8 @@ class LedgerShell:
         """Begin with an opened log. `addresses` are those in `dLegerPeers`, the own one included.
 
         They are the group's members while the log names none; with a configuration in the log they only help to find
-        a member that has moved. A group that shares the links of another one keeps to them.
+        a member that has moved. A group that shares the links of another one has none of them: it waits for `found`
+        while its log names no members, and neither votes for itself nor counts until then.
 
         `now_ms` is monotonic; `draw` returns random bytes that nobody can guess; `wake` has the owner call `end_turn`
         soon, in a turn of its own; `known` are the incarnations of peers that were noted before, and of this member
@@ -149,8 +152,14 @@ class LedgerShell:
         else:
             told = {id: f"{host}:{port}" for id, (host, port) in addresses.items()}
             self.peers = Peers(me, told, known or {}, readmitted, self, now_ms, draw)
-        self.first = Config(tuple(sorted(addresses)))
+        self.first = Config(tuple(sorted(addresses))) if addresses else UNKNOWN
         """The configuration of a log that names none."""
+        self.has_store = False
+        """Whether the configurations that this member writes say that the group has a key-value store."""
+        self.follow_refusal: ChangeResult | None = None
+        """The reason why the last step of `follow` was refused; None if it was not."""
+        self._following = -1
+        """The index that the change under way follows; -1 if there is none."""
         self.core = RaftNode(
             me.id,
             self.first,
@@ -228,7 +237,8 @@ class LedgerShell:
         if self._configurations:
             self._configure()
         if shares is not None:
-            self.peers.join(self._group, self, storage.segment_size, addresses)
+            self.peers.pin(self._group, filter(None, self.core.peers))
+            self.peers.join(self._group, self, storage.segment_size)
 
     @property
     def commit(self) -> Point:
@@ -285,6 +295,8 @@ class LedgerShell:
         now = self._now()
         if not self._group:
             self.peers.tick(now, late)
+        else:
+            self.peers.pin(self._group, filter(None, self.core.peers))
         self._say_stuck(now)
         self._tell(Tick(now, late, self._rng.random()))
         self._forwards.tick(now)
@@ -317,6 +329,65 @@ class LedgerShell:
         self._changes[token] = done
         self._tell(ChangeAsked(token, target, self._now()))
         self._wake()
+
+    # -- groups that share the links ---------------------------------------------------------------------
+
+    @property
+    def founding(self) -> Config | None:
+        """Return the members with which the first other group begins; None while this log has none for good."""
+        index, found = next((row for row in self._configurations if row[1].store), (-1, None))
+        return config_of(found) if found is not None and index <= self.commit.index else None
+
+    @property
+    def settled(self) -> tuple[int, Configuration] | None:
+        """Return the configuration to follow, and its index; None while it is joint or not committed."""
+        configs = self.core.log.configs
+        is_settled = 0 <= configs.index <= self.commit.index and not configs.in_force.old
+        return (configs.index, self._configurations[-1][1]) if is_settled else None
+
+    @property
+    def is_founded(self) -> bool:
+        """Tell whether this member knows the members of the group."""
+        return self.core.config != UNKNOWN
+
+    def found(self, base: Config) -> None:
+        """Begin with these members, which every member of the group begins with: the log names none."""
+        self.first = base
+        self._tell(Founded(base, self._now()))
+
+    @property
+    def follows(self) -> int:
+        """Return the index of the configuration of group 0 that this group follows, committed or not; -1: none."""
+        return self._configurations[-1][1].follows if self._configurations else -1
+
+    def follow(self, index: int, found: Configuration) -> None:
+        """Take a step to the members of group 0, as its configuration `index` says them, as the leader of this group.
+
+        A leader may know an older configuration than the one before it did, so nobody goes back: see `follows`.
+        """
+        if self._following >= 0:
+            return
+        target = config_of(found)
+        step = next_step(self.config, target)
+        is_last = {*step.voters} == {*target.voters}
+        self._following = index if is_last else max(index - 1, 0)
+        for id, address in found.addresses.items():
+            if not self.peers.book.address(id):
+                self.peers.book.tell(id, address)
+        token = _free(self._changes)
+        self._changes[token] = self._followed
+        self._tell(ChangeAsked(token, step, self._now()))
+        self._wake()
+
+    def _followed(self, result: ChangeResult) -> None:
+        self._following = -1
+        self.follow_refusal = result if result is not ChangeResult.SUCCESS else None
+        if result is ChangeResult.SUCCESS:
+            config = self.config
+            log.info(
+                "a group follows the members of the first one",
+                group=self._group, voters=", ".join(config.voters), learners=", ".join(config.learners),
+            )  # fmt: skip
 
     def read(self, done: Callable[[bool], None]) -> None:
         """Have `done(True)` called when the shown state may be read as the newest there is; it must read at once.
@@ -711,13 +782,14 @@ class LedgerShell:
             config.learners,
             {id: book.address(id) for id in config.members},
             dict(config.incarnations),
+            store=self.has_store or any(row.store for _index, row in self._configurations),
+            follows=max(self.follows, self._following),
         )
         self._lacks_room = not self._replica.append_term_record(encode_configuration(found))
         if self._lacks_room:
             return False
-        if not self._group:
-            self._add_configuration(self.core.log.end.index + 1, found)
-            self._tell_appended(config)
+        self._add_configuration(self.core.log.end.index + 1, found)
+        self._tell_appended(config)
         return True
 
     def _add_configuration(self, index: int, found: Configuration) -> None:
@@ -734,12 +806,15 @@ class LedgerShell:
 
     def _configure(self) -> None:
         """Have links come and go with the configuration in force."""
-        if self._group:
-            return
         self._storage.configured(self._configurations)
         index = self._configurations[-1][0] if self._configurations else -1
         told = self._configurations[-1][1].addresses if self._configurations else {}
         book = self.peers.book
+        if self._group:
+            for id, address in told.items():
+                if not book.address(id):
+                    book.tell(id, address)
+            return
         self.peers.configure(
             Membership(index, {id: told.get(id) or book.address(id) for id in self.config.members})
         )

@@ -46,6 +46,7 @@ from ha.raft.types import (
     Effects,
     Event,
     Fetched,
+    Founded,
     Heartbeat,
     HeartbeatAnswer,
     Leaving,
@@ -258,6 +259,10 @@ class RaftNode:
                     self.now,
                     draft,
                 )
+            case Founded():
+                self._advance_clock(event.now)
+                self.log.configs.found(event.config)
+                self.election.hurry()
             case Leaving():
                 self.election.is_leaving = True
             case SnapshotFailed():

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from ropewalk.errors import CorruptRecord
+from ropewalk.format.dledger.configuration import decode_configuration
 from ropewalk.format.kv.items import (
     Operation,
     Result,
@@ -108,6 +109,7 @@ class SplitRegion(Struct, frozen=True):
 
 Command = OpenTerm | OpenSession | Write | FoundRegions | ReserveRegion | SplitRegion
 _OPEN, _SESSION, _WRITES, _FOUND, _RESERVE, _SPLIT = range(1, 7)
+_CONFIGURATION: Final = b"{"
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
@@ -157,7 +159,13 @@ def encode_command(command: Command) -> bytes:
 
 
 def decode_command(data: bytes | memoryview) -> Command:
-    """Return the command in a log's record. Raises `CorruptRecord`."""
+    """Return the command in a log's record. Raises `CorruptRecord`.
+
+    A record with a configuration of the region, which opens a term or changes the members, is in JSON.
+    """
+    if data[:1] == _CONFIGURATION:
+        found = decode_configuration(bytes(data))
+        return OpenTerm(found.stamp_ms, found.serves)
     try:
         kind, stamp = _COMMAND.unpack_from(data)
         rest = memoryview(data)[_COMMAND.size :]
