@@ -71,7 +71,11 @@ class RegionMembers:
 
     def _follow(self, region: KvRegion, index: int, found: Configuration) -> None:
         ledger = region.ledger
-        if index <= ledger.follows or ledger.config.old or _are_same(ledger.config, config_of(found)):
+        if (
+            index <= ledger.configurations.follows
+            or ledger.config.old
+            or _are_same(ledger.config, config_of(found))
+        ):
             return
         if region.leads:
             ledger.follow(index, found)

@@ -414,10 +414,10 @@ class LedgerMember:
                 self._worker,
             )
             self.ledger.peers.blocks.give = giver.give
-        self.ledger.make_snapshot = self._make_snapshot
+        self.ledger.snapshots.make = self._make_snapshot
         self.ledger.on_replaced = self.replaced.set
         if self.kv is not None:
-            self.ledger.has_store = True
+            self.ledger.configurations.has_store = True
             self.kv.open(self.ledger, settings)
         self._term = self.ledger.standing.term
         self._refused = self._refusal(self.ledger.standing)

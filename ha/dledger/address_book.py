@@ -87,6 +87,11 @@ class AddressBook:
         """Note the address of a member that an operator names."""
         self._addresses[member] = address
 
+    def tell_strangers(self, addresses: Mapping[MemberId, str]) -> None:
+        """Note the addresses of members of which none is known."""
+        told = {id: address for id, address in addresses.items() if address}
+        self._addresses = {**told, **self._addresses}
+
     def configure(self, membership: Membership, now: int) -> None:
         """Take over the configuration in force: it was appended or received, or a cut went back to it."""
         for member in self.own.addresses.keys() - membership.addresses.keys():

@@ -20,7 +20,9 @@ def ask(group: KvGroup, change: str, index: int, **fields: str) -> Command:
 
 
 def make(group: KvGroup, change: str, index: int, **fields: str) -> None:
-    group.until(lambda: ask(group, change, index, **fields).code == ResponseCode.SUCCESS, f"{change} n{index}")
+    group.until(
+        lambda: ask(group, change, index, **fields).code == ResponseCode.SUCCESS, f"{change} n{index}"
+    )
 
 
 def have_followed(group: KvGroup) -> bool:
@@ -92,7 +94,9 @@ def test_a_member_that_leads_regions_is_removed_and_they_go_on_without_it(tmp_pa
         put(group, b"k", b"1", 1)
         make(group, "remove", int(removed.id[1:]))
         others = [each for each in group.members.values() if each is not removed]
-        group.until(lambda: any(each.leads and not regions(each).behind for each in others), "all have followed")
+        group.until(
+            lambda: any(each.leads and not regions(each).behind for each in others), "all have followed"
+        )
         group.stop(int(removed.id[1:]))
         for id, key in enumerate((b"a", b"k", b"z")):
             put(group, key, b"2", id)
@@ -189,6 +193,8 @@ def test_the_next_change_waits_until_all_regions_have_followed_but_a_removal_doe
         group.start(3)
         make(group, "learn", 3, address=raft_address(3))
         answer = ask(group, "promote", 3)
-        assert (answer.remark or "").startswith("CHANGE_IN_PROGRESS: the key-value store's regions 0 have still")
+        assert (answer.remark or "").startswith(
+            "CHANGE_IN_PROGRESS: the key-value store's regions 0 have still"
+        )
         make(group, "remove", 3)
         group.until(lambda: have_followed(group), "nothing is left to follow")
