@@ -643,7 +643,7 @@ class LedgerShell:
             whole, self._incoming = incoming.end(message), None
             self._judge_snapshot(whole, incoming.point)
             if (why := self.refuse_snapshot(decode_member_snapshot(whole).state)) is not None:
-                log.error("this member is behind, and cannot begin with the leader's state", why=why)
+                log.warning("this member is behind, and cannot begin with the leader's state yet", why=why)
                 return
             taken = SnapshotTaken(incoming.leader, incoming.term, incoming.point)
             self._storage.stage_snapshot(whole, partial(self._tell, taken))
