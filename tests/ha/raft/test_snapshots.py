@@ -116,8 +116,8 @@ def test_a_member_that_lacks_the_state_in_front_of_the_log_takes_a_snapshot_and_
 def test_a_member_that_lacks_the_state_in_front_of_the_log_votes_and_does_not_campaign() -> None:
     """Its vote is that of an empty log; leading it could apply nothing."""
     node = stateless()
-    for now in range(0, 5000, 100):
-        assert not node.step(Tick(now, 0, 0.5)).send
+    for at_ms in range(0, 5000, 100):
+        assert not node.step(Tick(at_ms, 0, 0.5)).send
     assert node.step(Received("n0", 7, Vote(4, 9, 3), 6000)).save == Ballot(4, "n0")
     sent = node.step(Saved(Ballot(4, "n0"))).send
     assert sent == (("n0", VoteAnswer(4, False, VoteResult.ACCEPT)),)
