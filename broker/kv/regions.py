@@ -15,6 +15,18 @@ own, which it makes with its first entry; a start begins with the snapshots that
 
 A split that is asked for twice is done once: the second one is of an epoch that is over.
 
+A member that was away for so long that the entry is gone has only the old range, and is sent the state of the narrower
+one. It takes that when it has the state of every region behind it (on disk, in a snapshot of its own), and until then:
+
+    1  refuses it, and looks out for frames of groups that are not here: those of the regions that it lacks
+    2  becomes a member of each such group with an empty log, which refuses entries and asks for the state. It votes,
+       as it has confirmed nothing that it lacks; it does not campaign, serves nobody, and is in no table
+    3  begins anew with the state; a start goes on in the same way with a region that it finds without one
+
+A kill in between leaves the old range, which no client is served from: its log lacks what was committed since. If the
+entry comes after all, the state is at hand, and the member begins anew with that. A member that lost its log learns in
+each of these groups before it votes, as in every other (`ha.raft.membership`).
+
 Members take turns at being the one that a region is led by, in the order of ids: it campaigns first, and is handed the
 lead when it comes back. Region 0 is led by whoever `preferredLeaderId` names.
 """
@@ -33,7 +45,7 @@ from msgspec.structs import replace
 
 from broker.context import BrokerContext
 from broker.kv.members import RegionMembers
-from broker.kv.region import Busy, Done, KvRegion, NotLeader, has_snapshots
+from broker.kv.region import Busy, Done, KvRegion, NotLeader, has_snapshots, is_marked
 from broker.settings.dledger import region_keys
 from ha.dledger.ledger import LedgerShell, voter_key
 from ha.kv.machine import KvMachine
@@ -79,6 +91,12 @@ class KvRegions:
         self._regions: dict[int, KvRegion] = {}
         self._born: deque[tuple[KvRegion, int, KvMachine]] = deque()
         """Regions that are still to be opened: from which region, by which entry."""
+        self._awaiting: dict[int, KvRegion] = {}
+        """The regions whose state is still to come from another member."""
+        self._lacks_regions = False
+        """Whether a state was refused since the regions behind it are not here."""
+        self._unknown: set[int] = set()
+        """Regions that other members have, and that are to be opened without a state."""
         self._is_founding = False
         self._shared: LedgerShell
         self._members: RegionMembers
@@ -111,6 +129,10 @@ class KvRegions:
         for id, region in unborn.items():
             if id not in self._regions:
                 raise StoreDamaged(f"{'; '.join(region.snapshots.findings)}. Put one back, or {REFILL}")
+        for id in range(1, REGIONS_MAX):
+            if id not in self._regions and is_marked(self._context, id):
+                self._await_state(id)
+        shared.peers.on_unknown_group = self._heard_of
 
     def _new(self, machine: KvMachine) -> KvRegion:
         return KvRegion(
@@ -118,34 +140,55 @@ class KvRegions:
         )
 
     def _refuse_state(self, region: KvRegion, head: Head) -> str | None:
-        """Return in words why a region may not begin with a later state: it was cut, and the new region is not here."""
-        cuts = sorted(
-            (head.start, head.end) if each is region else (each.machine.region.start, each.machine.region.end)
-            for each in self
-        )
+        """Return in words why a region may not begin with a later state yet: it was cut, and a new region is not here.
+
+        One without a snapshot would not be here any more: it begins in the log that the state replaces.
+        """
+        cuts = [(head.start, head.end)]
+        for each in self:
+            cut = each.machine.region
+            if each is not region and (cut.id == 0 or each.snapshots.points):
+                cuts.append((cut.start, cut.end))
         covered = b""
-        for start, end in cuts:
+        for start, end in sorted(cuts):
             if start > covered:
                 break
             if not end:
                 return None
             covered = max(covered, end)
+        self._lacks_regions = True
         return (
-            f"region {head.region} was cut at {covered!r} while this member was away, and it has no state of the "
-            "region behind that: give it a copy of another member's store (docs/operate/dledger.md)"
+            f"region {head.region} was cut at {covered!r} while this member was away: it needs the state of the region "
+            "behind that first"
         )
 
     def _open(self, region: KvRegion, settings: Settings) -> None:
         id = region.machine.region.id
         region.open(self._shared, replace(settings, turn=id) if id else settings)
         region.ledger.on_forwarded = partial(self._forwarded, region)
-        self._regions[id] = region
+        (self._awaiting if settings.lacks_state else self._regions)[id] = region
         self.ledgers.append(region.ledger)
         self._members.begin(region)
+
+    def _heard_of(self, group: int) -> None:
+        """Note the region of a frame, if this member lacks regions."""
+        if self._lacks_regions and 0 < group - 1 < REGIONS_MAX:
+            self._unknown.add(group - 1)
+
+    def _await_state(self, id: int) -> None:
+        """Become a member of the group of a region whose state is not here, unless it came before the last stop."""
+        region = self._new(KvMachine(Region(id), self._context.config.kv_memory_max))
+        has_state = region.load()
+        self._open(region, replace(self._settings, lacks_state=not has_state))
+        if not has_state:
+            log.info("waits for the state of a region that was cut off while this member was away", region=id)
 
     def _open_born(self, parent: KvRegion, index: int, machine: KvMachine, settings: Settings) -> None:
         """Open a region with the state that its first entry finds, unless it has begun with a later one."""
         if machine.region.id in self._regions:
+            return
+        if machine.region.id in self._awaiting:
+            self._on_replaced()  # the next start applies this entry, and begins with the machine
             return
         region = self._new(machine)
         region.load()
@@ -159,8 +202,10 @@ class KvRegions:
 
     def end_turn(self) -> None:
         """Send, flush and apply the commands of this turn, and open the regions that were cut off in it."""
-        for region in list(self._regions.values()):
+        for region in (*self._regions.values(), *self._awaiting.values()):
             region.end_turn()
+        while self._unknown:
+            self._await_state(self._unknown.pop())
         while self._born:
             self._begin(*self._born.popleft())
 
@@ -179,7 +224,7 @@ class KvRegions:
 
     def tick(self) -> None:
         """Do the work of time of the logs, and cut a new store as `ropewalkKvRegions` says."""
-        for region in self._regions.values():
+        for region in (*self._regions.values(), *self._awaiting.values()):
             region.tick()
         self._members.tick()
         root = self._regions[0]
@@ -195,7 +240,7 @@ class KvRegions:
 
     def close(self) -> None:
         """Put all logs on disk. Blocks."""
-        for region in self._regions.values():
+        for region in (*self._regions.values(), *self._awaiting.values()):
             region.close()
 
     # -- splits --------------------------------------------------------------------------------------
@@ -253,7 +298,7 @@ class KvRegions:
     def behind(self) -> list[int]:
         """Return the regions that have still to follow the members of the group, as far as this member knows."""
         unopened = {machine.region.id for _parent, _index, machine in self._born}
-        return sorted({*self._members.behind, *unopened - self._regions.keys()})
+        return sorted({*self._members.behind, *self._awaiting, *unopened - self._regions.keys()})
 
     def table(self) -> list[dict[str, object]]:
         """Return the regions as this member has applied their cuts, and where the leader of each is.

@@ -161,6 +161,8 @@ class Settings(Struct, frozen=True):
     """`preferredLeaderId`: these members campaign before the others."""
     turn: int = -1
     """In place of `preferred`: the voter with this number is, counted on from the first one; -1: nobody's turn."""
+    lacks_state: bool = False
+    """Whether the state in front of the log is missing here: it comes with a snapshot, and before any entry."""
     is_newborn: bool = False
     """Whether the group begins while its members run: nobody can lead it yet, so the first campaign comes soon."""
     lease_reads: bool = False
@@ -202,6 +204,8 @@ class AppendAnswer(Struct, frozen=True):
     """The follower's term at `last`, of a refusal."""
     counts: bool = True
     """False of a learner, which is part of no majority."""
+    lacks_state: bool = False
+    """Whether no entry is of use: the state in front of the log is missing."""
 
 
 class Heartbeat(Struct, frozen=True):
