@@ -12,8 +12,8 @@ import pytest
 from ropewalk import Kv
 from ropewalk.client.blocking.admin import Admin
 from tests.crash.campaign import chosen_seed
+from tests.crash.kv_load import Load, are_equal, leaders_of, members_of
 from tests.crash.ledger_group import LedgerGroup
-from tests.crash.test_kv import Load, are_equal, leaders_of, members_of
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]

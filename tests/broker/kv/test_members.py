@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from broker.kv import snapshots
+from broker.kv.snapshots import Limits
 from ha.raft.types import UNKNOWN
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.kv.items import Put
 from ropewalk.format.remoting import Command
-from tests.broker.kv.members import KvGroup, Session, get, region, regions
+from store import region_store
+from tests.broker.kv.members import KvGroup, Session, get, region, regions, write_patiently
 from tests.support.ledger_brokers import Member, raft_address
 
 
@@ -26,7 +31,8 @@ def make(group: KvGroup, change: str, index: int, **fields: str) -> None:
 
 
 def have_followed(group: KvGroup) -> bool:
-    return all(not regions(each).behind for each in group.members.values() if each.leads)
+    leaders = [each for each in group.members.values() if each.leads]
+    return len(leaders) == 1 and not regions(leaders[0]).behind
 
 
 def take_in(group: KvGroup, index: int, **fields: str) -> Member:
@@ -149,6 +155,40 @@ def test_regions_begin_with_the_members_in_the_log_where_the_store_comes_later(t
         put(group, b"a", b"1")
         assert [voters(each) for each in group.members.values()] == [("n1", "n2", "n3")] * 3
         assert group.size == 3, "dLegerPeers of n1 and n2 name n0, and not n3"
+
+
+def test_a_new_member_is_given_regions_whose_cut_is_gone_from_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "LIMITS", Limits(entries=20, keys_a_turn=10))
+    monkeypatch.setattr(region_store, "SEGMENT_SIZE", 8 << 10)
+    with KvGroup(tmp_path, "2") as group:
+        group.region_leader(1)
+        group.until(
+            lambda: all(region(each, 1).snapshots.points for each in group.members.values()), "snapshots"
+        )
+        for id, key in ((0, b"a%02d"), (1, b"z%02d")):
+            leader = group.region_leader(id)
+            session = Session(leader, id)
+            for number in range(400):
+                write_patiently(group, session, leader, Put(key % (number % 90), b"%d" % number * 50))
+                if int(str(region(leader, id).status()["logBegin"])) > 3 * (8 << 10):
+                    break
+            else:
+                raise AssertionError(f"the log of region {id} is kept")
+        for index in (0, 1, 2):
+            group.stop(index)
+            group.start(index)
+            group.region_leader(0)
+            group.region_leader(1)
+        take_in(group, 3, replacing="n0")
+        group.stop(0)
+        new = group.members[3]
+        assert region(new).restored > 0 and region(new, 1).restored > 0
+        put(group, b"a", b"2")
+        put(group, b"z", b"2", 1)
+        assert get(new, b"a") == get(new, b"z", region=1) == [b"2"]
+        group.all_applied()
 
 
 def test_a_region_that_is_cut_during_a_change_follows_it_too(tmp_path: Path) -> None:
