@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk import Kv, OutcomeUnknown
-from ropewalk.client.kv.core import KvStatus
+from ropewalk.client.kv.results import KvStatus
 from ropewalk.errors import RopewalkError
 from tests.crash.campaign import chosen_seed
 from tests.crash.ledger_group import LedgerGroup, Member
@@ -249,9 +249,7 @@ def disturb(group: LedgerGroup, victim: Member, draw: random.Random, *, kill: bo
         victim.signal(signal.SIGCONT)
 
 
-@pytest.mark.skipif(
-    not LONG, reason="an open fault: the member may hear no leader afterwards; in `make test-long`"
-)
+@pytest.mark.skipif(not LONG, reason="hundreds of MiB for the disks of three members: in `make test-long`")
 def test_a_member_that_the_log_has_left_behind_is_given_the_state(tmp_path: Path) -> None:
     """With the limits of every day: 64 MiB of log for each snapshot, and the log behind the one before it."""
     with LedgerGroup(tmp_path, settings={"ropewalkKvRegions": 1}) as group, Kv(group.name_server) as kv:
