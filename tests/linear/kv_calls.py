@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from sortedcontainers import SortedSet
 
-from ropewalk.client.kv.core import Fenced, KvLock
+from ropewalk.client.kv.results import Fenced, KvLock
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 from ropewalk.format.kv.items import Count, Delete, NextSequence, Put
 from ropewalk.format.kv.items import Operation as Item
