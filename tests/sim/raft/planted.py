@@ -21,7 +21,7 @@ BUGS = {
     "raft-lateness-is-silence": 0,
     "raft-leader-before-flush": 0,
     "raft-learner-counts": 0,
-    "raft-learner-lacks-entries": 1580,
+    "raft-learner-lacks-entries": 470,
     "raft-lease-ended-by-link": 50,
     "raft-lease-from-answer": 210,
     "raft-lease-kept-in-transfer": 20,

@@ -28,6 +28,7 @@ from ha.raft.types import (
     ChangeAsked,
     ChangeResult,
     Config,
+    DoubtDropped,
     Effects,
     Event,
     Link,
@@ -74,6 +75,8 @@ class World:
         """How many snapshots have replaced a log."""
         self.loses_logs = loses_logs
         self.readmissions = 0
+        self.trusted = 0
+        """How many logs in doubt an operator has trusted."""
         self._incarnations: dict[MemberId, int] = {}
         """How often each member has lost its log."""
         self._told_of: dict[tuple[MemberId, MemberId], int] = {}
@@ -226,6 +229,19 @@ class World:
             if group and (len(able) < quorum or sum(map(self._has_all, able)) < quorum - 1):
                 return False
         return True
+
+    def trust(self) -> None:
+        """Have an operator trust logs in doubt where nobody leads: a member that lost its log cannot speak for them.
+
+        What a loss of power tears here was on no disk, so no message is lost by it.
+        """
+        self.at(self.time + 1000 + self.chance.random() * 500, self.trust)
+        if not self._learners() or any(each.is_leader for each in self.members.values()):
+            return
+        for member in self.members.values():
+            if member.core is not None and member.core.election.doubt is not None:
+                self.trusted += 1
+                member.deliver(member.life, DoubtDropped())
 
     def _learners(self) -> list[Member]:
         """Return the members that lost their logs and do not vote yet."""
@@ -463,8 +479,8 @@ class World:
         other = self.members[chance.choice(self.ids)]
         is_up = member.core is not None
         match kind:
-            case "power" | "all power" | "damage" if self.loses_logs and self._learners():
-                pass  # what leaves a doubt, which ends by the answers of all voters
+            case "damage" if self.loses_logs and self._learners():
+                pass  # nobody could say whether the lost log had what the doubt of another is about
             case "kill" | "power" if is_up:
                 if kind == "power" and member.log.lose_power_soon():
                     return
@@ -535,7 +551,7 @@ class World:
 
     def _kill(self, member: Member, life: int) -> None:
         if member.life == life:
-            member.die(self.chance.random() < 0.5 and not (self.loses_logs and self._learners()))
+            member.die(self.chance.random() < 0.5)
             self.at(self.time + self.chance.random() * 600, self.restart, member)
 
     def _fill(self, member: Member, full: bool) -> None:
@@ -775,6 +791,8 @@ def run(
             world.at(0, world.ask_reads)
         if world.changes:
             world.at(0, world.ask_changes)
+        if world.loses_logs:
+            world.at(1000, world.trust)
         world.storm(world.chance.choice((1500, 2500, 5000)))
         world.heal()
         world._heap = [each for each in world._heap if each[2] not in (world.produce, world.ask_changes)]
