@@ -160,9 +160,9 @@ class KvRegion:
             shares=(shared.peers, self.number),
         )
         self.ledger.on_standing = self._stand
-        self.ledger.make_snapshot = self.snapshots.make
+        self.ledger.snapshots.make = self.snapshots.make
         self.ledger.on_replaced = self._on_replaced
-        self.ledger.refuse_snapshot = self._refusal
+        self.ledger.snapshots.refuse = self._refusal
         self._known_through = self._store.entries.end[0]
 
     def end_turn(self) -> None:

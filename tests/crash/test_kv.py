@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk import Kv, OutcomeUnknown
-from ropewalk.client.kv.core import KvStatus
+from ropewalk.client.kv.results import KvStatus
 from ropewalk.errors import RopewalkError
 from tests.crash.campaign import chosen_seed
 from tests.crash.ledger_group import LedgerGroup, Member
