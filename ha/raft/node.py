@@ -42,6 +42,7 @@ from ha.raft.types import (
     Config,
     ConfigRow,
     CutDone,
+    DoubtDropped,
     Durable,
     Effects,
     Event,
@@ -265,6 +266,9 @@ class RaftNode:
                 self.election.hurry()
             case Leaving():
                 self.election.is_leaving = True
+            case DoubtDropped():
+                draft.doubt_over = self.election.doubt is not None
+                self.election.doubt = None
             case SnapshotFailed():
                 if (dispatcher := self.dispatchers.get(event.peer)) is not None:
                     dispatcher.snapshot_ended(-1)

@@ -495,6 +495,10 @@ class Founded(Struct, frozen=True):
     now: int
 
 
+class DoubtDropped(Struct, frozen=True):
+    """A person decided that this log may be counted as it is: nothing that is missed was behind its end."""
+
+
 class SnapshotFailed(Struct, frozen=True):
     """A snapshot could not be made or sent: look again what the peer needs."""
 
@@ -529,6 +533,7 @@ Event = (
     | ChangeAsked
     | Leaving
     | Founded
+    | DoubtDropped
 )
 
 
