@@ -100,6 +100,8 @@ class BrokerProcess:
         self._ip: str
         self._paused = False
         """Whether the store is closed for a moment, and nobody is served."""
+        self._is_reopening = False
+        """Whether that is to open it again, and not to mend it from other members: these are not served either."""
 
     # -- turns: the shell asks, the broker answers -----------------------------------------------------
 
@@ -267,7 +269,8 @@ class BrokerProcess:
         return port, fast
 
     def _new_member(self, link: Connection) -> Served:
-        return self.broker.group.accept(link)
+        # The broker that is being closed would go on to answer for its groups, on a link that the next one cannot see.
+        return self._refused(link) if self._is_reopening else self.broker.group.accept(link)
 
     def _bind_ha(self) -> int:
         """Listen for other members; return the port."""
@@ -388,7 +391,7 @@ class BrokerProcess:
             about = cut.about
             log.warning("the log is cut", at=about.begin, end=about.end, why=about.why)
         await self._save_changed()
-        self._paused = True
+        self._paused = self._is_reopening = True
         for connection in list(self.shell.connections.values()):
             session = connection.session
             if not isinstance(session, Session) or session.handled_by(broker.handlers, broker.fast_handlers):
@@ -400,7 +403,7 @@ class BrokerProcess:
             await self._when_room(partial(self._keep_aside, cut))
         self.broker = await self._when_room(self._opened_again)
         self._saved.clear()
-        self._paused = False
+        self._paused = self._is_reopening = False
         self._join()
         self._registrar.changed()
 

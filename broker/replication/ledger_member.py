@@ -413,7 +413,7 @@ class LedgerMember:
                 self._worker,
             )
             self.ledger.peers.blocks.give = giver.give
-        self.ledger.make_snapshot = self._make_snapshot
+        self.ledger.snapshots.make = self._make_snapshot
         self.ledger.on_replaced = self.replaced.set
         if self.kv is not None:
             members = self.ledger.config.members

@@ -19,7 +19,6 @@ on a quorum, this broker among it.
 from __future__ import annotations
 
 import random
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
@@ -29,14 +28,14 @@ import crc32c
 import structlog
 
 from ha.dledger import forwards
-from ha.dledger.address_book import Membership
 from ha.dledger.changes import Change, refusal_to_go_alone, target_of
-from ha.dledger.frames import config_of, to_fields
+from ha.dledger.configurations import Configurations
+from ha.dledger.frames import to_fields
 from ha.dledger.hello import Identity
 from ha.dledger.kept import KeptBytes
 from ha.dledger.peers import Connection, PeerLink, Peers
-from ha.dledger.snapshots import IncomingSnapshot, OutgoingSnapshot
-from ha.dledger.status import LedgerStatus, PeerView
+from ha.dledger.snapshots import SnapshotExchange
+from ha.dledger.status import LedgerStatus, peer_views
 from ha.dledger.storage import LogPoint, LogRun, LogStorage, ReplicaStore
 from ha.raft.node import RaftNode
 from ha.raft.types import (
@@ -65,13 +64,6 @@ from ha.raft.types import (
     Run,
     Saved,
     Settings,
-    SnapshotAnswer,
-    SnapshotBegin,
-    SnapshotChunk,
-    SnapshotEnd,
-    SnapshotFailed,
-    SnapshotMessage,
-    SnapshotTaken,
     Standing,
     Stuck,
     Tick,
@@ -79,16 +71,12 @@ from ha.raft.types import (
     TransferResult,
     link_of,
 )
-from ropewalk.errors import CorruptRecord, RemoteProtocolError, RopewalkError
-from ropewalk.format.dledger.configuration import Configuration, configuration_in, encode_configuration
-from ropewalk.format.dledger.entry import decode_head
+from ropewalk.errors import RemoteProtocolError, RopewalkError
+from ropewalk.format.dledger.configuration import configuration_in, encode_configuration
 from ropewalk.format.dledger.frame import Kind, encode_head_with
-from ropewalk.format.dledger.snapshot import decode_member_snapshot
 
 log = structlog.get_logger("ha.dledger")
 
-SNAPSHOT_AGAIN_MS = 1_000
-"""How long a peer whose snapshot failed waits for the next."""
 FORCED_TERMS = 100
 """By how much a member that goes on alone raises its term: what others did without it must not look newer."""
 STUCK_MS = 1_000
@@ -142,8 +130,6 @@ class LedgerShell:
         self._group = 0
         self._storage = storage
         self._replica = replica
-        self._configurations = list(storage.configurations)
-        """The configurations in the log, by the index of their entries."""
         if shares is not None:
             self.peers, self._group = shares
         else:
@@ -151,6 +137,7 @@ class LedgerShell:
             self.peers = Peers(me, told, known or {}, readmitted, self, now_ms, draw)
         self.first = Config(tuple(sorted(addresses)))
         """The configuration of a log that names none."""
+        self._configurations = Configurations(self.first, self._group, storage, self.peers)
         self.core = RaftNode(
             me.id,
             self.first,
@@ -161,7 +148,7 @@ class LedgerShell:
             commit=Point(*storage.commit),
             doubt=Point(*storage.doubt) if storage.doubt is not None else None,
             readmitted=self.peers.known.get(voter_key(me.id, self._group)) == me.incarnation,
-            configs=[(index, config_of(each)) for index, each in self._configurations],
+            configs=self._configurations.rows,
         )
         self.me = me
         self.on_standing: Callable[[Standing], None] = lambda standing: None
@@ -172,10 +159,6 @@ class LedgerShell:
         """Called with a request that a follower was asked, and with the way of its answer."""
         self.on_noted: Callable[[], None] = lambda: None
         """Called when `peers.known` or `peers.readmitted` have changed, to be noted."""
-        self.make_snapshot: Callable[[Callable[[LogPoint, bytes], None]], None] | None = None
-        """Make a snapshot and hand it over with the log through its first entry; no bytes: there is none now."""
-        self.refuse_snapshot: Callable[[bytes], str | None] = lambda state: None
-        """Return in words why a snapshot with this state cannot be taken. May raise `CorruptRecord`."""
         self.on_replaced: Callable[[], None] = lambda: None
         """Called when a snapshot is to replace the log: the store has to be closed and opened again."""
         self.shown = Point(*storage.commit)
@@ -205,11 +188,9 @@ class LedgerShell:
         self._showing: Point | None = None
         """The commit point through which the store is being shown."""
         self._forwards = forwards.Forwards()
-        self._snapshots_begun: dict[MemberId, int] = {}
-        """When the last snapshot for each peer was begun."""
-        self._snapshots_due: set[MemberId] = set()
-        self._outgoing: dict[MemberId, OutgoingSnapshot] = {}
-        self._incoming: IncomingSnapshot | None = None
+        self.snapshots = SnapshotExchange(
+            self._group, self.peers, storage, now_ms, lambda: self.core.term, self._tell
+        )
         self._readers: list[Callable[[bool], None]] = []
         """Reads of this turn, which are one to the core."""
         self._reads: dict[int, list[Callable[[bool], None]]] = {}
@@ -225,8 +206,6 @@ class LedgerShell:
         self.readmitted_through = -1
         """The end of the log when the readmission of this member ended, in this life."""
         storage.on_stuck = self._stuck
-        if self._configurations:
-            self._configure()
         if shares is not None:
             self.peers.join(self._group, self, storage.segment_size, addresses)
 
@@ -238,12 +217,12 @@ class LedgerShell:
     @property
     def config(self) -> Config:
         """Return the configuration in force."""
-        return config_of(self._configurations[-1][1]) if self._configurations else self.first
+        return self._configurations.current
 
     @property
     def addresses(self) -> dict[MemberId, str]:
         """Return the members of the configuration in force, this one too if it is one, and their addresses."""
-        return {id: self.peers.book.address(id) for id in self.config.members}
+        return self._configurations.addresses
 
     def accept(self, connection: Connection) -> PeerLink:
         """Return the session of a connection to this member's port."""
@@ -288,8 +267,7 @@ class LedgerShell:
         self._say_stuck(now)
         self._tell(Tick(now, late, self._rng.random()))
         self._forwards.tick(now)
-        for peer in tuple(self._snapshots_due):
-            self._needs_snapshot(peer)
+        self.snapshots.tick()
         waits = self._opening is not None or self._changing is not None
         if self._commits or self._needs_flush or waits:  # outside of any turn
             self._wake()
@@ -494,12 +472,12 @@ class LedgerShell:
         if effects.cut is not None:
             point = effects.cut
             storage.cut(point.index, point.term, point.pos, partial(self._tell, CutDone(point)))
-            self._cut_configurations(point)
+            self._configurations.cut(point.index)
         for run, skip in effects.place:
             storage.place(run.first, run.count, run.term, run.pos, data, skip)
             self._needs_flush = True
             if run.config is not None:
-                self._add_configuration(run.first, configuration_in(data))
+                self._configurations.add(run.first, configuration_in(data))
         if effects.role is not None:
             self._stand(effects.role)
         if effects.open_term is not None:
@@ -513,9 +491,9 @@ class LedgerShell:
         for peer, index, size in effects.fetch:
             storage.read(index, size, partial(self._fetched, peer, index))
         for peer in effects.snapshot_to:
-            self._needs_snapshot(peer)
+            self.snapshots.begin(peer)
         if effects.snapshot is not None:
-            self._go_on_with_snapshot(*effects.snapshot, event, data)
+            self.snapshots.received(*effects.snapshot, data)
         if effects.install is not None:
             storage.install_staged(self._replaced)
         if effects.commit is not None:
@@ -556,116 +534,14 @@ class LedgerShell:
         if run is None:
             self._tell(Fetched(peer, Point(index - 1, -1, 0), None, self._now()))
         else:
-            found, data = self._without_others(Run(*run), data)
+            found, data = self._configurations.first_part(Run(*run), data)
             self._tell(Fetched(peer, Point(*prev), found, self._now()), data)
-
-    def _without_others(self, run: Run, data: bytes | memoryview) -> tuple[Run, bytes | memoryview]:
-        """Return the part of a run in front of the next configuration, or the entry of that one alone."""
-        rows = self._configurations
-        at = bisect_left(rows, run.first, key=lambda row: row[0])
-        if at == len(rows) or rows[at][0] > run.last:
-            return run, data
-        index, found = rows[at]
-        config = config_of(found) if index == run.first else None
-        entries, size = max(index - run.first, 1), 0
-        for _ in range(entries):
-            size += decode_head(data, size).size
-        return Run(run.first, entries, run.term, run.pos, size, config), data[:size]
-
-    # -- snapshots ---------------------------------------------------------------------------------------
-
-    def _needs_snapshot(self, peer: MemberId) -> None:
-        """Make a snapshot for a peer, at most one in a while."""
-        now, link = self._now(), self.peers.link(peer, Link.DATA)
-        self._snapshots_due.discard(peer)
-        if self.make_snapshot is None or link is None:
-            if self.make_snapshot is None and peer not in self._snapshots_begun:
-                self._snapshots_begun[peer] = now
-                log.error(
-                    "a member is behind what is kept of the log, and there are no snapshots of this group to send",
-                    peer=peer, group=self._group,
-                    remedy="give it a copy of another member's store (docs/operate/dledger.md)",
-                )  # fmt: skip
-            return
-        if now - self._snapshots_begun.get(peer, -SNAPSHOT_AGAIN_MS) < SNAPSHOT_AGAIN_MS:
-            self._snapshots_due.add(peer)
-            return
-        self._snapshots_begun[peer] = now
-        self.make_snapshot(partial(self._have_snapshot, peer, link.number, self.core.term))
-
-    def _have_snapshot(self, peer: MemberId, number: int, term: int, point: LogPoint, data: bytes) -> None:
-        link = self.peers.link(peer, Link.DATA)
-        if link is None or link.number != number or self.core.term != term:
-            return  # whatever ended this transfer has the core look again
-        if not data:
-            self._tell(SnapshotFailed(peer, self._now()))
-            return
-        log.warning(
-            "a member is behind what retention has kept: it is sent a snapshot", peer=peer, size=len(data)
-        )
-        self._outgoing[peer] = outgoing = OutgoingSnapshot(number, term, Point(*point), data)
-        self._send_on(link, outgoing.begin)
-
-    def _go_on_with_snapshot(
-        self, peer: MemberId, message: SnapshotMessage, event: Event, data: bytes | memoryview
-    ) -> None:
-        link = self.peers.link(peer, Link.DATA)
-        if link is None:
-            return
-        if isinstance(message, SnapshotAnswer):
-            outgoing = self._outgoing.get(peer)
-            found = (link.number, message.term, message.index)
-            if outgoing is not None and (outgoing.link, outgoing.term, outgoing.point.index) == found:
-                for each, piece in outgoing.answered(message.received):
-                    self._send_on(link, each, piece)
-            return
-        try:
-            self._take_snapshot(link, message, data)
-        except (RemoteProtocolError, CorruptRecord) as exc:
-            self._incoming = None
-            link.hang_up(str(exc))
-
-    def _take_snapshot(
-        self, link: PeerLink, message: SnapshotBegin | SnapshotChunk | SnapshotEnd, data: bytes | memoryview
-    ) -> None:
-        if isinstance(message, SnapshotBegin):
-            self._incoming = IncomingSnapshot(link.peer, link.number, message)
-        incoming = self._incoming
-        if incoming is None:
-            return
-        if isinstance(message, SnapshotChunk | SnapshotEnd) and not incoming.is_of(
-            link.peer, link.number, message
-        ):
-            return
-        if isinstance(message, SnapshotChunk):
-            incoming.add(message.offset, bytes(data))
-        if isinstance(message, SnapshotEnd):
-            whole, self._incoming = incoming.end(message), None
-            self._judge_snapshot(whole, incoming.point)
-            if (why := self.refuse_snapshot(decode_member_snapshot(whole).state)) is not None:
-                log.error("this member is behind, and cannot begin with the leader's state", why=why)
-                return
-            taken = SnapshotTaken(incoming.leader, incoming.term, incoming.point)
-            self._storage.stage_snapshot(whole, partial(self._tell, taken))
-        else:
-            self._send_on(link, SnapshotAnswer(incoming.term, incoming.point.index, incoming.received))
-
-    def _judge_snapshot(self, data: bytes, point: Point) -> None:
-        """Raise `RemoteProtocolError` or `CorruptRecord` for a snapshot that is not what it was said to be."""
-        head, size = decode_head(decode_member_snapshot(data).entry), self._storage.segment_size
-        if Point(head.index, head.term, head.pos + head.size) != point or head.pos % size:
-            raise RemoteProtocolError(f"a snapshot of {point} has entry {head.index} at {head.pos}")
 
     def _replaced(self) -> None:
         log.warning(
             "a snapshot replaces the log of this member", group=self._group, end=self.core.log.end.index
         )
         self.on_replaced()
-
-    def _send_on(self, link: PeerLink, message: Message, body: bytes | memoryview = b"") -> None:
-        frame, flags, count, numbers = to_fields(message)
-        checksum = crc32c.crc32c(body) if body else 0
-        link.send(encode_head_with(frame, flags, self._group, count, numbers, len(body), checksum), body)
 
     # -- roles -------------------------------------------------------------------------------------------
 
@@ -702,47 +578,14 @@ class LedgerShell:
 
     def _append_configuration(self, config: Config) -> bool:
         """Append the record of a configuration, a run of its own. False: there is no room yet."""
-        book = self.peers.book
-        found = Configuration(
-            self.core.term,
-            self.me.id,
-            config.voters,
-            config.old,
-            config.learners,
-            {id: book.address(id) for id in config.members},
-            dict(config.incarnations),
-        )
+        found = self._configurations.record(config, self.core.term, self.me.id)
         self._lacks_room = not self._replica.append_term_record(encode_configuration(found))
         if self._lacks_room:
             return False
         if not self._group:
-            self._add_configuration(self.core.log.end.index + 1, found)
+            self._configurations.add(self.core.log.end.index + 1, found)
             self._tell_appended(config)
         return True
-
-    def _add_configuration(self, index: int, found: Configuration) -> None:
-        """Note a configuration that the log has now."""
-        self._configurations.append((index, found))
-        self._configure()
-
-    def _cut_configurations(self, point: Point) -> None:
-        """Go back to the configuration in front of a cut."""
-        kept = [each for each in self._configurations if each[0] <= point.index]
-        if len(kept) < len(self._configurations):
-            self._configurations = kept
-            self._configure()
-
-    def _configure(self) -> None:
-        """Have links come and go with the configuration in force."""
-        if self._group:
-            return
-        self._storage.configured(self._configurations)
-        index = self._configurations[-1][0] if self._configurations else -1
-        told = self._configurations[-1][1].addresses if self._configurations else {}
-        book = self.peers.book
-        self.peers.configure(
-            Membership(index, {id: told.get(id) or book.address(id) for id in self.config.members})
-        )
 
     # -- messages ----------------------------------------------------------------------------------------
 
@@ -806,25 +649,10 @@ class LedgerShell:
 
     def status(self) -> LedgerStatus:
         """Return this member as it sees itself and the others."""
-        core, now = self.core, self._now()
-        views = []
-        for peer, status in sorted(self.peers.status.items()):
-            dispatcher = core.dispatchers.get(peer)
-            views.append(
-                PeerView(
-                    peer,
-                    status.address,
-                    status.control,
-                    status.data,
-                    now - status.heard_at if status.heard_at >= 0 else -1,
-                    dispatcher.state.value if dispatcher is not None else "",
-                    dispatcher.match if dispatcher is not None else -1,
-                    status.refusal or status.why,
-                    dispatcher.counts if dispatcher is not None else True,
-                )
-            )
+        core = self.core
+        views = peer_views(self.peers, core.dispatchers, self._now())
         return LedgerStatus(
             self.me.id, self.me.group, self.standing, core.log.end, core.log.durable, self.commit, self.shown,
-            self.elections, self.role_changes, tuple(views), core.readmission.is_learner, core.readmission.unmet,
+            self.elections, self.role_changes, views, core.readmission.is_learner, core.readmission.unmet,
             self._is_stuck, self.config.voters, self.config.old, self.config.learners,
         )  # fmt: skip

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
+from ha.dledger.peers import Peers
+from ha.raft.dispatcher import EntryDispatcher
 from ha.raft.types import MemberId, Point, Standing
 
 
@@ -56,3 +60,26 @@ class LedgerStatus(Struct, frozen=True):
     """The voters before, while a change is under way: both majorities are needed. Empty else."""
     learners: tuple[MemberId, ...]
     """The members that get the log and do not vote."""
+
+
+def peer_views(
+    peers: Peers, dispatchers: Mapping[MemberId, EntryDispatcher], now: int
+) -> tuple[PeerView, ...]:
+    """Return the peers as their links, and a leader's dispatchers, show them."""
+    views = []
+    for peer, status in sorted(peers.status.items()):
+        dispatcher = dispatchers.get(peer)
+        views.append(
+            PeerView(
+                peer,
+                status.address,
+                status.control,
+                status.data,
+                now - status.heard_at if status.heard_at >= 0 else -1,
+                dispatcher.state.value if dispatcher is not None else "",
+                dispatcher.match if dispatcher is not None else -1,
+                status.refusal or status.why,
+                dispatcher.counts if dispatcher is not None else True,
+            )
+        )
+    return tuple(views)

@@ -12,8 +12,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import trio
 
-from broker.settings.config import METRICS_PORT, METRICS_PORTS
+from broker.options import BrokerOptions
+from broker.process import BrokerProcess
+from broker.replication.group_member import LogReplaced
+from broker.settings.config import METRICS_PORT, METRICS_PORTS, load_config
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RopewalkError
@@ -433,3 +437,47 @@ def test_a_broker_that_cannot_flush_stops_and_leaves_the_rest_to_recovery(tmp_pa
         assert (Path(address_of(running, "dataDir")) / "abort").exists()
     assert "Input/output error" in stderr_of(tmp_path)
     assert not still_answers(address_of(running))
+
+
+def test_a_member_that_opens_its_store_again_is_linked_to_others_when_it_is_open(tmp_path: Path) -> None:
+    """Until then the groups of the store that is closed would answer: on a link that the new ones cannot see."""
+    (port,) = free_ports(1)
+    settings = (
+        f"storePathRootDir={tmp_path}",
+        "enableDLegerCommitLog=true",
+        f"dLegerPeers=n0-127.0.0.1:{port}",
+        "dLegerSelfId=n0",
+        "mappedFileSizeCommitLog=1048576",
+        "listenPort=0",
+        "namesrvPort=0",
+        "metricsExporterType=DISABLE",
+    )
+    process = BrokerProcess(
+        load_config(settings=settings, environ={}, local_ip=lambda: "127.0.0.1"), BrokerOptions()
+    )
+    process.start()
+    greetings = []
+
+    def dial() -> None:
+        with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as link:
+            greetings.append(link.recv(1))
+
+    close = process.broker.store.close
+
+    def close_and_dial() -> None:
+        close()
+        dial()
+
+    process.broker.store.close = close_and_dial  # type: ignore[method-assign]
+
+    async def open_again() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(process.shell.run)
+            await process._cut(process.broker, LogReplaced())
+            await trio.to_thread.run_sync(dial)
+            nursery.cancel_scope.cancel()
+
+    trio.run(open_again)
+    process.close()
+    refused, welcome = greetings
+    assert refused == b"" and welcome != b""
