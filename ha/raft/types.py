@@ -482,6 +482,10 @@ class Leaving(Struct, frozen=True):
     """The member is about to stop: from now on it neither campaigns nor takes the lead over."""
 
 
+class DoubtDropped(Struct, frozen=True):
+    """A person decided that this log may be counted as it is: nothing that is missed was behind its end."""
+
+
 class SnapshotFailed(Struct, frozen=True):
     """A snapshot could not be made or sent: look again what the peer needs."""
 
@@ -515,6 +519,7 @@ Event = (
     | ReadAsked
     | ChangeAsked
     | Leaving
+    | DoubtDropped
 )
 
 
