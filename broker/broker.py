@@ -38,9 +38,9 @@ from broker.remoting.outbox import Owed, release
 from broker.remoting.rpc_times import Kind
 from broker.remoting.session import PULL_FAMILY, Handlers, PartialFrameBudget, Session
 from broker.remoting.shell import Connection
+from broker.replication.dledger.files import refuse_other_mode
+from broker.replication.dledger.member import LedgerMember
 from broker.replication.group_member import GroupMember
-from broker.replication.ledger_files import refuse_other_mode
-from broker.replication.ledger_member import LedgerMember
 from broker.replication.master_slave import Replication
 from broker.replication.master_slave_member import MasterSlaveMember
 from broker.replication.member import HaMember

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.replication.pull_commits import BATCH_BYTES, BATCH_MS, KEEP_MS, PullCommits
+from broker.replication.dledger.pull_commits import BATCH_BYTES, BATCH_MS, KEEP_MS, PullCommits
 from broker.state.groups import SubscriptionGroupConfig
 from ropewalk.codes import RequestCode, ResponseCode
 from tests.broker.harness import Client, pull_ext

@@ -36,12 +36,12 @@ from broker.context import BrokerContext
 from broker.kv.regions import KvRegions
 from broker.remoting.shell import Connection, Shell
 from broker.replication.block_repair import BlockRepair
+from broker.replication.dledger.blocks import BlockGiver, LedgerBlocks
+from broker.replication.dledger.impaired import ImpairedMember
+from broker.replication.dledger.pull_commits import KEEP_MS, PullCommits
+from broker.replication.dledger.state import LedgerState
+from broker.replication.dledger.table_snapshots import TableSnapshots
 from broker.replication.group_member import LogReplaced, ReadyWords, Turns
-from broker.replication.impaired import ImpairedMember
-from broker.replication.ledger_blocks import BlockGiver, LedgerBlocks
-from broker.replication.ledger_state import LedgerState
-from broker.replication.pull_commits import KEEP_MS, PullCommits
-from broker.replication.table_snapshots import TableSnapshots
 from broker.settings.dledger import peers_of
 from broker.state.ha_status import HaStatus
 from broker.state.json_file import StoreConfigDamaged
