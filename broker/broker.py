@@ -279,8 +279,8 @@ class Broker:
         )
         self.requests = Requests(context, self.filters)
         if isinstance(self.group, LedgerMember):
-            self.group.handle_forwarded = self.requests.commit_offset
-            self.pulls.commit = self.group.commit_of_pull
+            self.group.reads.handle_forwarded = self.requests.commit_offset
+            self.pulls.commit = self.group.reads.commit_of_pull
         self.handlers = Handlers()
         self.handlers.hot = {
             RequestCode.SEND_MESSAGE: sends.send,
