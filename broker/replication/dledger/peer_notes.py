@@ -56,7 +56,7 @@ class PeerNotes:
         self.readmitted = frozenset(id for id, each in noted.items() if not isinstance(each, str))
 
     def write(self, peers: Peers, worker: Worker, done: Callable[[], None]) -> None:
-        """Write down what the links know now, on `worker`; `done` is called when it is on disk."""
+        """Write the incarnations that the links know now, on `worker`; `done` is called when they are on disk."""
         noted = {
             id: _Readmitted(peers.known.get(id, b"").hex())
             if id in peers.readmitted

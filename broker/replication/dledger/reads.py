@@ -68,7 +68,7 @@ class GroupReads:
     # -- roles ---------------------------------------------------------------------------------------
 
     def log_kept(self) -> None:
-        """Store what pulls have committed here before this member led."""
+        """Store the offsets that pulls have committed here before this member led."""
         self._state.commit_batch(self._pull_commits.take_all())
 
     def keep_unlogged(self) -> None:
@@ -87,7 +87,7 @@ class GroupReads:
     # -- turns ---------------------------------------------------------------------------------------
 
     def end_turn(self) -> None:
-        """Log what has changed, as the leader, or forward the offsets that are due."""
+        """Log the changes of the tables, as the leader, or forward the offsets that are due."""
         self.log_changes()
         if not self.leads:
             self._forward_commits()

@@ -36,7 +36,7 @@ def leader_refusal(me: MemberId, standing: Standing) -> tuple[int, str] | None:
 
 
 def membership_notes(me: MemberId, config: Config, log_is_empty: bool) -> tuple[str, ...]:
-    """Return in words what is not ordinary about the group's members."""
+    """Return remarks about members that learn, have left, or are being changed."""
     notes = []
     if me in config.learners:
         notes.append(f"{me} learns, and does not vote")

@@ -168,7 +168,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InProcess:
     process.until(lambda: store.flushed_offset == store.log.end_offset)
     for _ in store.log.segments:  # one is summed at a time
         process.tick()
-        process.until(lambda: not store._checksums._busy)  # type: ignore[union-attr]
+        process.until(lambda: not store.upkeep.checksums._busy)  # type: ignore[union-attr]
     return process
 
 
