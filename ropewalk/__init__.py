@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ropewalk.client.core.produce.transacting import Outcome, Transaction
     from ropewalk.client.core.request_reply import NoReply, ReplyMessage
     from ropewalk.client.core.routes import Queue
-    from ropewalk.client.kv.core import Fenced, KvLock, KvStatus
+    from ropewalk.client.kv.results import Fenced, KvLock, KvStatus
     from ropewalk.errors import (
         LocalProtocolError,
         OutcomeUnknown,
@@ -90,7 +90,7 @@ _HOMES = {
     "ropewalk.client.aio.admin": ("AsyncAdmin",),
     "ropewalk.client.aio.kv.client": ("AsyncKv",),
     "ropewalk.client.blocking.kv": ("Kv",),
-    "ropewalk.client.kv.core": ("Fenced", "KvLock", "KvStatus"),
+    "ropewalk.client.kv.results": ("Fenced", "KvLock", "KvStatus"),
     "ropewalk.client.core.request_reply": ("NoReply", "ReplyMessage"),
     "ropewalk.client.blocking.admin": ("Admin",),
     "ropewalk.client.blocking.producer": ("Producer",),

@@ -23,11 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head
+from ropewalk.format.dledger.entry import FILLER_HEAD_SIZE, filler_size
 from ropewalk.format.dledger.snapshot import MemberSnapshot, encode_member_snapshot
-from ropewalk.format.names import KV_TOPIC
+from ropewalk.format.kv.entry import encode_body, entry_size, read_entry
 from ropewalk.format.queue_entry import ENTRY_SIZE as QUEUE_ENTRY_SIZE
-from ropewalk.format.record import decode_record, encode_record, record_size
 from store.entries.entry_log import EntryLog
 from store.entries.files import NOTHING, LogPoint
 from store.entry_host import EntryHost
@@ -39,7 +38,6 @@ from store.log.placing import ENTRY
 from store.log.preallocate import Preallocator
 from store.log.remedy import REFILL
 from store.log.segment import Segment
-from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
 from store.region_snapshots import RegionSnapshots
 
 __all__ = ["RegionStore"]
@@ -50,7 +48,6 @@ _TURN_BYTES: Final = 1 << 20
 """How much is applied in one turn, so that heartbeats are answered in between."""
 _FILL_WINDOW: Final = 1 << 20
 _FILL_IDLE: Final = 256 << 10
-_NO_HOST: Final = bytes(8)
 _STATE: Final = "state-"
 _INSTALLED: Final = "installed"
 
@@ -205,18 +202,12 @@ class RegionStore:
     def append(self, command: bytes) -> int | None:
         """Append a command as the leader, and return its index; None while there is no room for it."""
         assert self._leads, "only a leader appends"
-        size = HEAD_SIZE + record_size(len(KV_TOPIC), len(command), 0)
-        segment = self._segment_for(size)
+        segment = self._segment_for(entry_size(command))
         if segment is None:
             return None
         writer = self.entries.writer
         index = writer.next_index
-        place = segment.base_offset + segment.write_position
-        record = encode_record(
-            KV_TOPIC.encode(), 0, 0, index, place + HEAD_SIZE, 0, 0, _NO_HOST, 0, _NO_HOST, 0, 0, command, b""
-        )
-        assert HEAD_SIZE + len(record) == size, (len(record), size)
-        writer(segment, [record])
+        writer(segment, [encode_body(index, segment.base_offset + segment.write_position, command)])
         return index
 
     def _segment_for(self, size: int) -> Segment | None:
@@ -284,19 +275,31 @@ class RegionStore:
         return self._applied if self._applied[0] <= index else (index, term, pos)
 
     def _apply_next(self) -> None:
+        """Apply the entry behind the last applied one. HOT."""
         at = self._applied[2]
-        segment = self.log.find(at)
-        seen = scan_record(segment, at - segment.base_offset) if segment is not None else NoRecord.BLANK
-        if seen is NoRecord.FILLER and segment is not None:
-            segment = self.log.find(segment.end_offset)
-            seen = scan_record(segment, 0) if segment is not None else NoRecord.BLANK
-        if segment is None or not isinstance(seen, ScannedRecord):
+        found = self._entry_at(at)
+        if found is None:
+            at = self._behind_filler(at)
+            found = self._entry_at(at)
+        if found is None:
             raise StoreDamaged(
                 f"there is no whole entry at offset {at} of the log in {self.log.directory}, which is committed: "
                 f"{REFILL}"
             )
-        position = seen.offset - segment.base_offset
-        head = decode_head(segment.map[position - HEAD_SIZE : position])
-        record = decode_record(segment.map[position : position + seen.size])
-        self._applied = head.index, head.term, seen.end
-        self._apply(head.index, head.term, record.body)
+        index, term, size, command = found
+        self._applied = index, term, at + size
+        self._apply(index, term, command)
+
+    def _entry_at(self, at: int) -> tuple[int, int, int, bytes] | None:
+        segment = self.log.find(at)
+        return read_entry(segment.map, at - segment.base_offset, at) if segment is not None else None
+
+    def _behind_filler(self, at: int) -> int:
+        """Return the offset of the next segment where a filler stands at this one; else this one."""
+        segment = self.log.find(at)
+        if segment is None:
+            return at
+        size = filler_size(
+            segment.map[at - segment.base_offset : at - segment.base_offset + FILLER_HEAD_SIZE]
+        )
+        return segment.end_offset if size == segment.end_offset - at else at

@@ -24,7 +24,7 @@ Values, sequences and locks have key spaces of their own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
@@ -72,6 +72,7 @@ LOCK_BYTES: Final = 260
 """The bytes that a lock counts as besides key and owner: it is an object of its own."""
 _LOCKS_KEPT: Final = 10_000
 """Beyond so many locks those whose lease is over are dropped, now and then."""
+_ONE: Final = Count(1)
 _LOCKS_PACE: Final = 1000
 """The entries between two searches for them, which look at all locks."""
 
@@ -124,6 +125,8 @@ class KvMachine:
         self.clock_ms = max(self.clock_ms, command.stamp_ms)
         number = self.origin + index
         match command:
+            case Write():
+                return self._write(number, command)
             case OpenTerm():
                 self.leader = command.leader
                 return Outcome(Status.OK)
@@ -131,8 +134,6 @@ class KvMachine:
                 id = self.region.session_id(number)
                 self.sessions.open(id)
                 return Outcome(Status.OK, (Count(id),))
-            case Write():
-                return self._write(number, command)
             case FoundRegions():
                 return self._found(command.keys)
             case ReserveRegion():
@@ -187,66 +188,71 @@ class KvMachine:
         if refused is not None:
             outcome = Outcome(refused)
         else:
-            outcome = Outcome(Status.OK, tuple(self._do(number, each) for each in write.operations))
+            outcome = Outcome(Status.OK, tuple([self._do(number, each) for each in write.operations]))
         self.sessions.keep(write.session, write.seq, outcome)
         return outcome
 
     def _refused(self, write: Write) -> Status | None:
         """Return why nothing of a write is done, if so: it is done whole or not at all."""
-        for each in write.operations:
-            if isinstance(each, Guard):
-                lock = self.locks.get(each.key)
-                if lock is None or lock.token != each.token:
-                    return Status.FENCED
-        grows, results = self._growth(write.operations)
+        grows, results, is_fenced = self._growth(write.operations)
+        if is_fenced:
+            return Status.FENCED
         if results > RESULTS_SIZE_MAX:
             return Status.TOO_LARGE
         if grows and self.used_bytes + grows + results > self.memory_max:
             return Status.FULL
         return None
 
-    def _growth(self, operations: Iterable[Operation]) -> tuple[int, int]:
-        """Return by how much operations may grow the state, and how large the values in their results may be."""
+    def _growth(self, operations: Sequence[Operation]) -> tuple[int, int, bool]:
+        """Return by how much operations may grow the state, how large the values in their results may be, and whether
+        a guard of theirs refuses them. HOT.
+        """
         grows = results = 0
-        stored = _largest(operations)
+        is_fenced, stored = False, None
+        get = self.values.get
         for each in operations:
             match each:
                 case Put() | PutIfAbsent() | ComparePut():
-                    before = self.values.get(each.key)
+                    before = get(each.key)
                     size = len(each.value) if each.value is not None else 0
                     if before is None:
                         grows += ITEM_BYTES + len(each.key) + size
-                    else:
-                        grows += max(size - len(before), 0)
+                    elif size > len(before):
+                        grows += size - len(before)
                     if not isinstance(each, Put):
                         # What an operation before it in the same write stores may come back, too.
+                        stored = stored or _largest(operations)
                         results += max(len(before or b""), stored[each.key])
                 case NextSequence() if each.key not in self.sequences and each.step:
                     grows += ITEM_BYTES + len(each.key)
                 case AcquireLock() if each.key not in self.locks:
                     grows += LOCK_BYTES + len(each.key) + len(each.owner)
-        return grows, results
+                case Guard():
+                    lock = self.locks.get(each.key)
+                    is_fenced = is_fenced or lock is None or lock.token != each.token
+        return grows, results, is_fenced
 
     def _do(self, number: int, operation: Operation) -> Result:
-        key = operation.start if isinstance(operation, DeleteRange) else operation.key
+        """Do an operation. HOT."""
         match operation:
-            case Put(value=value):
-                self._store(key, value)
-                return Count(1)
-            case PutIfAbsent(value=value):
-                return self._compare(key, None, value)
-            case ComparePut(expect=expect, value=new):
-                return self._compare(key, expect, new)
+            case Put():
+                self._store(operation.key, operation.value)
+                return _ONE
+            case PutIfAbsent():
+                return self._compare(operation.key, None, operation.value)
+            case ComparePut():
+                return self._compare(operation.key, operation.expect, operation.value)
             case Delete():
-                return Count(self._store(key, None))
-            case DeleteRange(end=end):
-                return Count(sum(self._store(each, None) for each in self._range(key, end)))
-            case NextSequence(step=step):
-                return self._next(key, step)
+                return Count(self._store(operation.key, None))
+            case DeleteRange():
+                keys = self._range(operation.start, operation.end)
+                return Count(sum(self._store(each, None) for each in keys))
+            case NextSequence():
+                return self._next(operation.key, operation.step)
             case AcquireLock() | RenewLock() | ReleaseLock():
                 return self._lock(number, operation)
             case Guard():
-                return Count(1)
+                return _ONE
 
     def _store(self, key: bytes, value: bytes | None) -> int:
         """Store a value, None for none; return how many keys were there."""
@@ -354,7 +360,7 @@ class KvMachine:
         return told.hexdigest()
 
 
-def _largest(operations: Iterable[Operation]) -> dict[bytes, int]:
+def _largest(operations: Sequence[Operation]) -> dict[bytes, int]:
     """Return the size of the largest value that operations store, by key."""
     sizes: dict[bytes, int] = {}
     for each in operations:

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from ropewalk.format.kv.commands import Outcome, Status
-from ropewalk.format.kv.items import Lease, Swapped
+from ropewalk.format.kv.items import Count, Lease, Swapped
 
 SESSIONS_MAX: Final = 10_000
 WINDOW: Final = 256
@@ -83,9 +83,11 @@ class Sessions:
         self._sessions.move_to_end(id)
         self._keep_aside(id)
         if lowest > session.lowest:
+            outcomes = session.outcomes
+            answered = range(session.lowest, min(lowest, session.lowest + WINDOW))
+            for each in [each for each in answered if each in outcomes]:
+                self.bytes -= _size_of(outcomes.pop(each))
             session.lowest = lowest
-            for answered in [each for each in session.outcomes if each < lowest]:
-                self.bytes -= _size_of(session.outcomes.pop(answered))
         if (outcome := session.outcomes.get(seq)) is not None:
             return outcome
         if not session.lowest <= seq < session.lowest + WINDOW:
@@ -135,9 +137,11 @@ class Sessions:
 
 
 def _size_of(outcome: Outcome) -> int:
-    size = _ITEM_BYTES
-    for result in outcome.results:
-        size += _ITEM_BYTES
+    results = outcome.results
+    size = _ITEM_BYTES * (1 + len(results))
+    for result in results:
+        if isinstance(result, Count):  # HOT: as nearly all are
+            continue
         if isinstance(result, Swapped):
             size += len(result.value or b"")
         elif isinstance(result, Lease):

@@ -20,7 +20,7 @@ from tools.common.output import FAILED, OK, UsageError, expected_errors, note, p
 
 if TYPE_CHECKING:
     from ropewalk.client.blocking.kv import Kv
-    from ropewalk.client.kv.core import KvStatus
+    from ropewalk.client.kv.results import KvStatus
 
 __all__ = ["app"]
 

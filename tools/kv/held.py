@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ropewalk.client.blocking.kv import Kv
-from ropewalk.client.kv.core import KvLock
+from ropewalk.client.kv.results import KvLock
 from ropewalk.errors import RopewalkError
 from tools.common.output import UsageError, note
 

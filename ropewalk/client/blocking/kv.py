@@ -24,8 +24,9 @@ from ropewalk.client.blocking.links import BlockingLinks
 from ropewalk.client.core.options import check_arguments, check_seconds, refuse_unknown
 from ropewalk.client.core.steps import Steps
 from ropewalk.client.fork import renew_after_fork
-from ropewalk.client.kv.core import KV_TIMEOUT_S, KvCore, KvLock
+from ropewalk.client.kv.core import KV_TIMEOUT_S, KvCore
 from ropewalk.client.kv.operations import Text
+from ropewalk.client.kv.results import KvLock
 from ropewalk.client.machine import clock, name_servers_or_default
 from ropewalk.errors import TryLater
 

@@ -46,6 +46,9 @@ class Status(IntEnum):
     """There are as many regions as a store may have; nothing was done."""
 
 
+_STATUS: Final = {int(each): each for each in Status}
+
+
 class Outcome(Struct, frozen=True):
     """The end of a write."""
 
@@ -117,8 +120,7 @@ def encode_outcome(outcome: Outcome) -> bytes:
 
 def decode_outcome(data: bytes | memoryview) -> Outcome:
     """Return the outcome in an answer. Raises `CorruptRecord`."""
-    status = _status(data)
-    return Outcome(status, decode_results(data[1:]))
+    return Outcome(_status(data), decode_results(data, 1))
 
 
 def encode_found(status: Status, values: Sequence[bytes | None] = ()) -> bytes:
@@ -128,13 +130,14 @@ def encode_found(status: Status, values: Sequence[bytes | None] = ()) -> bytes:
 
 def decode_found(data: bytes | memoryview) -> tuple[Status, list[bytes | None]]:
     """Return status and values in an answer to a read. Raises `CorruptRecord`."""
-    return _status(data), decode_values(data[1:])
+    return _status(data), decode_values(data, 1)
 
 
 def _status(data: bytes | memoryview) -> Status:
-    if not data or data[0] not in set(Status):
+    found = _STATUS.get(data[0]) if data else None
+    if found is None:
         raise CorruptRecord("an answer of the key-value store begins with its status")
-    return Status(data[0])
+    return found
 
 
 def encode_command(command: Command) -> bytes:
@@ -160,15 +163,15 @@ def decode_command(data: bytes | memoryview) -> Command:
     """Return the command in a log's record. Raises `CorruptRecord`."""
     try:
         kind, stamp = _COMMAND.unpack_from(data)
+        if kind == _WRITES:  # HOT
+            session, seq, lowest, epoch = _WRITE.unpack_from(data, _COMMAND.size)
+            operations = decode_operations(data, _COMMAND.size + _WRITE.size)
+            return Write(stamp, session, seq, lowest, epoch, operations)
         rest = memoryview(data)[_COMMAND.size :]
         if kind == _OPEN:
             return OpenTerm(stamp, bytes(rest).decode())
         if kind == _SESSION:
             return OpenSession(stamp)
-        if kind == _WRITES:
-            operations = decode_operations(rest[_WRITE.size :])
-            session, seq, lowest, epoch = _WRITE.unpack_from(rest)
-            return Write(stamp, session, seq, lowest, epoch, operations)
         if kind == _FOUND:
             return FoundRegions(stamp, tuple(key for key in decode_values(rest) if key is not None))
         if kind == _RESERVE:

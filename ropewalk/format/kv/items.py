@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from struct import Struct as Layout
+from struct import error as LayoutError
 from typing import Final, TypeVar
 
 from msgspec import Struct
@@ -26,6 +27,7 @@ _I64: Final = Layout(">q")
 _U32: Final = Layout(">I")
 _U16: Final = Layout(">H")
 _NONE: Final = 0xFFFF_FFFF
+_NO_BYTES: Final = _U32.pack(_NONE)
 
 
 class _Item(Struct, frozen=True):
@@ -148,7 +150,7 @@ Result = Count | Swapped | Lease
 
 # -- items -------------------------------------------------------------------------------------------------
 
-_KINDS: Final[dict[type, tuple[int, str]]] = {
+_KINDS: Final[dict[type[_Item], tuple[int, str]]] = {
     # b: bytes, o: bytes or None, q: i64
     Put: (1, "bb"),
     PutIfAbsent: (2, "bb"),
@@ -164,7 +166,11 @@ _KINDS: Final[dict[type, tuple[int, str]]] = {
     Swapped: (65, "qo"),
     Lease: (66, "qbqq"),
 }
-_ITEM = TypeVar("_ITEM")
+_ITEM = TypeVar("_ITEM", bound=_Item)
+_LAYOUTS: Final = {
+    cls: (bytes((kind,)), tuple(zip(cls.__struct_fields__, fields, strict=True)))
+    for cls, (kind, fields) in _KINDS.items()
+}
 
 
 def _of_kind(*classes: type[_ITEM]) -> dict[int, tuple[type[_ITEM], str]]:
@@ -187,113 +193,121 @@ _RESULTS: Final[dict[int, tuple[type[Result], str]]] = _of_kind(Count, Swapped, 
 
 
 def encode_items(items: Sequence[_Item]) -> bytes:
-    """Return operations or results as bytes."""
+    """Return operations or results as bytes. HOT."""
+    number, size_of_bytes = _I64.pack, _U32.pack
     pieces = [_U16.pack(len(items))]
+    add = pieces.append
     for item in items:
-        kind, fields = _KINDS[type(item)]
-        pieces.append(bytes((kind,)))
-        for name, field in zip(item.__struct_fields__, fields, strict=True):
+        kind, layout = _LAYOUTS[type(item)]
+        add(kind)
+        for name, field in layout:
             value = getattr(item, name)
-            pieces.append(_I64.pack(value) if field == "q" else _with_size(value))
+            if field == "q":
+                add(number(value))
+            elif value is None:
+                add(_NO_BYTES)
+            else:
+                add(size_of_bytes(len(value)))
+                add(value)
     return b"".join(pieces)
 
 
-def decode_operations(data: bytes | memoryview) -> tuple[Operation, ...]:
-    """Return the operations of a write. Raises `CorruptRecord`."""
-    return _decode(_OPERATIONS, data)
+def decode_operations(data: bytes | memoryview, at: int = 0) -> tuple[Operation, ...]:
+    """Return the operations of a write, which begin at `at`. Raises `CorruptRecord`."""
+    return _decode(_OPERATIONS, data, at)
 
 
-def decode_results(data: bytes | memoryview) -> tuple[Result, ...]:
-    """Return the results of a write. Raises `CorruptRecord`."""
-    return _decode(_RESULTS, data)
+def decode_results(data: bytes | memoryview, at: int = 0) -> tuple[Result, ...]:
+    """Return the results of a write, which begin at `at`. Raises `CorruptRecord`."""
+    return _decode(_RESULTS, data, at)
 
 
-def _decode(classes: Mapping[int, tuple[type[_ITEM], str]], data: bytes | memoryview) -> tuple[_ITEM, ...]:
-    reader = _Reader(data)
+def _decode(
+    classes: Mapping[int, tuple[type[_ITEM], str]], data: bytes | memoryview, at: int
+) -> tuple[_ITEM, ...]:
+    """Return the items from `at` to the end. HOT."""
+    data, number, size_of_bytes = bytes(data), _I64.unpack_from, _U32.unpack_from
     found = []
-    for _ in range(reader.number(_U16)):
-        cls, fields = classes.get(reader.byte(), (None, ""))
-        if cls is None:
-            raise CorruptRecord("an item of the key-value store is of no kind that may stand there")
-        values: list[bytes | int | None] = []
-        for field in fields:
-            if field == "q":
-                values.append(reader.number(_I64))
-            else:
-                values.append(value := reader.some_bytes())
-                if value is None and field == "b":
+    try:
+        (count,) = _U16.unpack_from(data, at)
+        at += _U16.size
+        for _ in range(count):
+            cls, fields = classes[data[at]]
+            at += 1
+            values: list[bytes | int | None] = []
+            for field in fields:
+                if field == "q":
+                    values.append(number(data, at)[0])
+                    at += 8
+                    continue
+                (size,) = size_of_bytes(data, at)
+                at += 4
+                if size != _NONE:
+                    values.append(data[at : at + size])
+                    at += size
+                elif field == "o":
+                    values.append(None)
+                else:
                     raise CorruptRecord(f"a {cls.__name__} lacks bytes that it has to have")
-        found.append(cls(*values))
-    reader.finish()
+            found.append(cls(*values))
+    except KeyError:
+        raise CorruptRecord("an item of the key-value store is of no kind that may stand there") from None
+    except (LayoutError, IndexError):
+        raise _cut_off(data) from None
+    _finish(data, at)
     return tuple(found)
 
 
 def encode_values(values: Sequence[bytes | None]) -> bytes:
-    """Return keys or values as bytes, each with its size."""
-    return _U32.pack(len(values)) + b"".join(map(_with_size, values))
+    """Return keys or values as bytes, each with its size. HOT."""
+    size_of_bytes = _U32.pack
+    pieces = [size_of_bytes(len(values))]
+    for value in values:
+        if value is None:
+            pieces.append(_NO_BYTES)
+        else:
+            pieces += (size_of_bytes(len(value)), value)
+    return b"".join(pieces)
 
 
-def decode_values(data: bytes | memoryview) -> list[bytes | None]:
-    """Return keys or values. Raises `CorruptRecord`."""
-    reader = _Reader(data)
-    values = [reader.some_bytes() for _ in range(reader.number(_U32))]
-    reader.finish()
+def decode_values(data: bytes | memoryview, at: int = 0) -> list[bytes | None]:
+    """Return keys or values, which begin at `at`. Raises `CorruptRecord`. HOT."""
+    data, size_of_bytes = bytes(data), _U32.unpack_from
+    values: list[bytes | None] = []
+    try:
+        (count,) = size_of_bytes(data, at)
+        at += 4
+        for _ in range(count):
+            (size,) = size_of_bytes(data, at)
+            at += 4
+            if size == _NONE:
+                values.append(None)
+            else:
+                values.append(data[at : at + size])
+                at += size
+    except LayoutError:
+        raise _cut_off(data) from None
+    _finish(data, at)
     return values
 
 
-def _with_size(value: bytes | None) -> bytes:
-    return _U32.pack(_NONE) if value is None else _U32.pack(len(value)) + value
+def _finish(data: bytes, at: int) -> None:
+    """Raise `CorruptRecord` unless the last field, which began before the end, ended there."""
+    if at > len(data):
+        raise _cut_off(data)
+    if at < len(data):
+        raise CorruptRecord(f"{len(data) - at} bytes too many in items of the key-value store")
 
 
-class _Reader:
-    """Fields out of bytes that nobody vouches for."""
-
-    __slots__ = ("_at", "_data")
-
-    def __init__(self, data: bytes | memoryview) -> None:
-        self._data = memoryview(data)
-        self._at = 0
-
-    def number(self, layout: Layout) -> int:
-        end = self._at + layout.size
-        if end > len(self._data):
-            raise self._cut_off()
-        (value,) = layout.unpack_from(self._data, self._at)
-        self._at = end
-        return int(value)
-
-    def byte(self) -> int:
-        if self._at >= len(self._data):
-            raise self._cut_off()
-        self._at += 1
-        return self._data[self._at - 1]
-
-    def some_bytes(self) -> bytes | None:
-        size = self.number(_U32)
-        if size == _NONE:
-            return None
-        end = self._at + size
-        if end > len(self._data):
-            raise self._cut_off()
-        value = bytes(self._data[self._at : end])
-        self._at = end
-        return value
-
-    def finish(self) -> None:
-        if self._at != len(self._data):
-            raise CorruptRecord(
-                f"{len(self._data) - self._at} bytes too many in items of the key-value store"
-            )
-
-    def _cut_off(self) -> CorruptRecord:
-        return CorruptRecord(f"items of the key-value store end within a field, at byte {len(self._data)}")
+def _cut_off(data: bytes) -> CorruptRecord:
+    return CorruptRecord(f"items of the key-value store end within a field, at byte {len(data)}")
 
 
 # -- what may be asked -------------------------------------------------------------------------------------
 
 
 def refusal_of(operations: Sequence[Operation]) -> str | None:
-    """Return why a write with these operations is refused wherever it is sent, in words; None if it is not."""
+    """Return why a write with these operations is refused wherever it is sent, in words; None if it is not. HOT."""
     if not 0 < len(operations) <= OPERATIONS_MAX:
         return f"a write has 1 to {OPERATIONS_MAX} operations, this one has {len(operations)}"
     size = 0
@@ -309,9 +323,12 @@ def refusal_of(operations: Sequence[Operation]) -> str | None:
 
 
 def size_of(operation: Operation) -> int:
-    """Return the bytes of keys and values of an operation."""
-    values = [getattr(operation, name) for name in operation.__struct_fields__]
-    return sum(len(value) for value in values if isinstance(value, bytes))
+    """Return the bytes of keys and values of an operation. HOT."""
+    size = 0
+    for name, field in _LAYOUTS[type(operation)][1]:
+        if field != "q":
+            size += len(getattr(operation, name) or b"")
+    return size
 
 
 _LOCKING: Final = (AcquireLock, RenewLock, ReleaseLock)
@@ -319,10 +336,13 @@ _LOCKING: Final = (AcquireLock, RenewLock, ReleaseLock)
 
 def _refusal_of_one(operation: Operation) -> str | None:
     match operation:
+        case Put() | PutIfAbsent() | ComparePut():
+            if len(operation.value or b"") > VALUE_SIZE_MAX:
+                return (
+                    f"a value has {VALUE_SIZE_MAX} bytes at most, this one has {len(operation.value or b'')}"
+                )
         case DeleteRange():
             return key_refusal(operation.start or b"-") or key_refusal(operation.end or b"-")
-        case Put() | PutIfAbsent() | ComparePut() if len(operation.value or b"") > VALUE_SIZE_MAX:
-            return f"a value has {VALUE_SIZE_MAX} bytes at most, this one has {len(operation.value or b'')}"
         case NextSequence() if operation.step < 0:
             return f"a sequence goes up, and not by {operation.step}"
         case AcquireLock() | RenewLock() if not 0 < operation.lease_ms <= LEASE_MS_MAX:

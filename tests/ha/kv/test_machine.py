@@ -124,6 +124,16 @@ def test_a_write_too_far_ahead_of_the_lowest_unanswered_one_is_refused() -> None
     assert client.write(Put(b"a", b"1"), seq=WINDOW, lowest=1).status is Status.OK
 
 
+def test_outcomes_are_released_by_a_lowest_unanswered_one_that_jumps_far_ahead() -> None:
+    client = Client()
+    empty = client.machine.sessions.bytes
+    for seq in (1, 2, WINDOW):
+        client.write(NextSequence(b"s", 1), seq=seq, lowest=1)
+    client.write(NextSequence(b"s", 1), seq=10**12, lowest=10**12)
+    client.write(Put(b"a", b"1"), seq=1, lowest=1)
+    assert client.machine.sessions.bytes - empty == 200, "one outcome is kept, with one result"
+
+
 def test_the_session_that_was_idle_for_the_longest_goes_first() -> None:
     machine = KvMachine(Region(0), 1 << 20, sessions_max=2)
     first, second = Client(machine), Client(machine)

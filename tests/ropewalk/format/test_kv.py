@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.errors import CorruptRecord
+from ropewalk.format.dledger.entry import UNREAD_AT, UNREAD_SIZE, encode_entries
 from ropewalk.format.kv.commands import (
     Command,
     FoundRegions,
@@ -26,6 +27,7 @@ from ropewalk.format.kv.commands import (
     encode_found,
     encode_outcome,
 )
+from ropewalk.format.kv.entry import encode_body, entry_size, read_entry
 from ropewalk.format.kv.items import (
     KEY_SIZE_MAX,
     VALUE_SIZE_MAX,
@@ -150,3 +152,46 @@ def test_what_regions_take_is_not_refused() -> None:
         (LOCK,),
     ):
         assert refusal_of(operations) is None
+
+
+# -- entries -----------------------------------------------------------------------------------------------
+
+
+ENTRY = encode_entries(5, 2, 700, [encode_body(5, 700, encode_command(WRITE))])
+
+
+def test_an_entry_of_a_command_is_read_as_it_was_written() -> None:
+    assert len(ENTRY) == entry_size(encode_command(WRITE))
+    found = read_entry(b"front" + ENTRY + b"behind", 5, 700)
+    assert found == (5, 2, len(ENTRY), encode_command(WRITE))
+
+
+def test_an_entry_that_is_cut_off_anywhere_is_none() -> None:
+    assert not any(read_entry(ENTRY[:size], 0, 700) for size in range(len(ENTRY)))
+
+
+def test_an_entry_at_another_place_of_the_log_is_none() -> None:
+    assert read_entry(ENTRY, 0, 701) is None
+
+
+def test_an_entry_with_a_flipped_bit_is_none_unless_nothing_reads_that_byte() -> None:
+    """Index and term are in no checksum; channel and chain CRC are DLedger's, and always 0."""
+    for at in range(len(ENTRY)):
+        data = bytearray(ENTRY)
+        data[at] ^= 1
+        found = read_entry(bytes(data), 0, 700)
+        if UNREAD_AT <= at < UNREAD_AT + UNREAD_SIZE:
+            assert found is not None, at
+        elif 16 <= at < 24:
+            assert found is not None and found[1] != 2, at
+        else:
+            assert found is None, at
+
+
+def test_an_entry_without_a_checksum_is_held_against_that_of_its_command() -> None:
+    """As DLedger writes its entries."""
+    data = bytearray(ENTRY)
+    data[40:44] = bytes(4)
+    assert read_entry(bytes(data), 0, 700) == (5, 2, len(ENTRY), encode_command(WRITE))
+    data[-30] ^= 1
+    assert read_entry(bytes(data), 0, 700) is None

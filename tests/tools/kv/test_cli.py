@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from ropewalk import Kv, KvLock, OutcomeUnknown
 from ropewalk.client.admin.results import BrokerMember
-from ropewalk.client.kv.core import KvStatus
+from ropewalk.client.kv.results import KvStatus
 from ropewalk.errors import Rejected
 from ropewalk.testing import BrokerProcess
 from tests.support.ports import free_ports

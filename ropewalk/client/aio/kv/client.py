@@ -25,7 +25,7 @@ from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.core.options import check_arguments, check_seconds, refuse_unknown
 from ropewalk.client.core.steps import Steps
-from ropewalk.client.kv.core import KV_TIMEOUT_S, KvCore, KvLock
+from ropewalk.client.kv.core import KV_TIMEOUT_S, KvCore
 from ropewalk.client.kv.operations import (
     Text,
     checked_key,
@@ -38,6 +38,7 @@ from ropewalk.client.kv.operations import (
     sequence_of,
     swapped,
 )
+from ropewalk.client.kv.results import KvLock
 from ropewalk.client.machine import clock, name_servers_or_default
 from ropewalk.errors import LocalProtocolError, RopewalkError, TryLater
 from ropewalk.format.kv.items import Operation, Result, refusal_of, size_of

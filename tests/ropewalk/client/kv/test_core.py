@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from ropewalk.client.core.connection import Unreachable
-from ropewalk.client.kv.core import Fenced, KvCore, KvLock
+from ropewalk.client.kv.core import KvCore
+from ropewalk.client.kv.results import Fenced, KvLock
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError, OutcomeUnknown, Rejected, RopewalkError, TryElsewhere
 from ropewalk.format.kv.commands import Outcome, Status, decode_found, encode_found, encode_outcome

@@ -10,7 +10,8 @@ import pytest
 from ha.kv.machine import KvMachine
 from ha.kv.region import REGIONS_MAX, Region
 from ropewalk.client.core.connection import Unreachable
-from ropewalk.client.kv.core import KvCore, KvLock
+from ropewalk.client.kv.core import KvCore
+from ropewalk.client.kv.results import KvLock
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
 from ropewalk.format.kv.commands import (
