@@ -36,7 +36,7 @@ from store.io.workers import Completions, Flusher, Helpers
 from store.log.commitlog import CommitLog
 from store.log.durable_bound import boot_id
 from store.log.limits import NO_LIMIT
-from store.log.placing import ENTRY, PLAIN, write_plain
+from store.log.placing import ENTRY, PLAIN
 from store.log.preallocate import Preallocator
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue
@@ -139,7 +139,7 @@ class MessageStore:
             self.reserve,
             self._write_back.dirty,
             self.pool,
-            self.entry_log.writer if self.entry_log is not None else write_plain,
+            self.entry_log.writer if self.entry_log is not None else Segment.write,
         )
         self._appender.deferred = config.sync_flush
         self._appender.now = self.now

@@ -337,11 +337,6 @@ class HaMember:
         if self.lost_ms < 0:
             self.lost_ms = self._broker.monotonic_ms()
 
-    @property
-    def master_is_gone(self) -> bool:
-        """Return whether this is a slave whose master does not answer."""
-        return not self.core.is_master and (self.lost_ms >= 0 or self.heard is None)
-
     # -- what name servers say -----------------------------------------------------------------------
 
     @property
