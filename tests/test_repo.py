@@ -113,7 +113,7 @@ def test_no_property_fails_because_the_machine_is_busy() -> None:
 
 def test_the_check_ends_with_the_tests() -> None:
     assert [step.name for step in plan()] == ["format", "lint", "types", "tests"]
-    assert plan()[-1].arguments == ("-n", "5")
+    assert plan()[-1].arguments == ("-n", "6")
     assert [step.name for step in plan() if step.beside] == ["types"]
     chosen = plan(pytest_arguments=["-x"])
     assert chosen[-1].arguments == ("-x",), "a plain pytest, fit for a debugger"
