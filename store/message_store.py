@@ -242,7 +242,7 @@ class MessageStore:
             )
             entry_log.look_for_damage = self.upkeep.look_for_damage
             self.replica = Replica(
-                self, self._appender, entry_log.writer, entry_log.term_at, entry_log.commit
+                self, self._appender, entry_log.writer, entry_log.term_at, entry_log.commit, entry_log.arrived
             )
         self.upkeep.open(
             self.readable_offset,
