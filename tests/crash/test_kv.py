@@ -6,46 +6,35 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ropewalk import Kv, OutcomeUnknown
+from ropewalk import Kv
 from ropewalk.client.kv.results import KvStatus
 from ropewalk.errors import RopewalkError
 from tests.crash.campaign import chosen_seed
 from tests.crash.ledger_group import LedgerGroup, Member
-from tests.linear.checker import check
-from tests.linear.history import UNKNOWN, Call, Operation, Recorder
-from tests.linear.models import COUNTER, REGISTER
-from tests.support.long_run import LONG
+from tests.linear.kv_calls import CUTS, Book, KvCalls
+from tests.support.long_run import LONG, long_only
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 CLIENTS = 4
-KEY_S = 0.5
-"""How long a key is used: a history is cheap to judge where few calls meet on one key."""
-ROTATION = 64
-"""Keys come back after so many, with what they had: the store outlives its writers."""
+WINDOW_S = 0.5
+LEASE_S = 0.3
 
 
 class Caller(threading.Thread):
     """A client that makes one call after the other, until it is told to stop."""
 
-    def __init__(
-        self, name_server: str, recorder: Recorder, lock: threading.Lock, number: int, seed: int
-    ) -> None:
+    def __init__(self, name_server: str, book: Book, lock: threading.Lock, number: int, seed: int) -> None:
         super().__init__(name=f"client {number}", daemon=True)
         self.is_over = threading.Event()
         self.troubles: list[str] = []
         self._name_server = name_server
-        self._recorder = recorder
         self._lock = lock
-        self._chance = random.Random(f"{seed} {number}")
-        self._number = number
-        self._count = 0
-        self._began = time.monotonic()
+        self._calls = KvCalls(self.name, book, random.Random(f"{seed} {number}"), batching=False)
 
     def run(self) -> None:
         try:
@@ -56,48 +45,15 @@ class Caller(threading.Thread):
             self.troubles.append(f"{self.name}: {exc!r}")
 
     def _step(self, kv: Kv) -> None:
-        chance = self._chance
-        self._count += 1
-        value = self._count * 10 + self._number
-        key = f"k{(int((time.monotonic() - self._began) / KEY_S) + chance.randrange(2)) % ROTATION}"
-        match chance.randrange(8):
-            case 0 | 1 | 2:
-                self._call(key, ("read",), lambda: _number(kv.get(key)))
-            case 3:
-                self._call(key, ("write", value), lambda: kv.put(key, str(value)))
-            case 4:
-                expected = _number(kv.get(key))
-                old = None if expected is None else str(expected)
-                self._call(
-                    key,
-                    ("compare_and_put", expected, value),
-                    lambda: kv.compare_and_put(key, old, str(value)),
-                )
-            case 5:
-                self._call(key, ("put_if_absent", value), lambda: _number(kv.put_if_absent(key, str(value))))
-            case 6:
-                self._call(key, ("delete",), lambda: kv.delete(key))
-            case 7:
-                name = f"s{key}"
-                self._call(name, ("add", 1), lambda: kv.sequence(name).start)
-
-    def _call(self, key: str, operation: Operation, carry_out: Callable[[], object]) -> None:
         with self._lock:
-            call = self._recorder.begin(self.name, key, operation)
+            call = self._calls.draw()
+        outcome: object
         try:
-            result = carry_out()
-        except OutcomeUnknown:
-            return
-        except RopewalkError:  # certainly nothing was done
-            with self._lock:
-                self._recorder.forget(call)
-            return
+            outcome = getattr(kv, call.method)(*call.arguments, **call.keywords)
+        except RopewalkError as exc:
+            outcome = exc
         with self._lock:
-            self._recorder.end(call, result)
-
-
-def _number(value: bytes | None) -> int | None:
-    return None if value is None else int(value)
+            self._calls.ended(call, outcome)
 
 
 def members_of(name_server: str) -> tuple[KvStatus, ...]:
@@ -129,11 +85,13 @@ def leaders_of(group: LedgerGroup, among: list[Member], count: int = 1) -> dict[
 class Load:
     """Clients that call a store until they are stopped, and the history of their calls."""
 
-    def __init__(self, group: LedgerGroup, seed: int) -> None:
+    def __init__(self, group: LedgerGroup, seed: int, clients: int = CLIENTS) -> None:
         began = time.monotonic()
-        self.recorder, lock = Recorder(lambda: time.monotonic() - began), threading.Lock()
+        self.book = Book(lambda: time.monotonic() - began, WINDOW_S, LEASE_S)
+        self._group = group
+        lock = threading.Lock()
         self._clients = [
-            Caller(group.name_server, self.recorder, lock, number, seed) for number in range(CLIENTS)
+            Caller(group.name_server, self.book, lock, number, seed) for number in range(clients)
         ]
 
     def start(self) -> None:
@@ -141,20 +99,29 @@ class Load:
             client.start()
 
     def stop(self) -> None:
+        """Stop the clients, wait until members are equal, and read all that there is."""
         for client in self._clients:
             client.is_over.set()
         for client in self._clients:
             client.join(30)
             assert not client.is_alive(), f"{client.name} hangs"
             assert not client.troubles, client.troubles
+        group = self._group
+        until(
+            lambda: are_equal(group), lambda: str(members_of(group.name_server)), patience_s=60.0, pause_s=0.1
+        )
+        begin = self.book.clock()
+        with Kv(group.name_server) as kv:
+            found = {key.decode(): value for key, value in kv.scan()}
+        names = self.book.keys_between("", "")
+        self.book.note_reads("at rest", begin, {name: found.get(name) for name in names})
 
     def judge(self) -> None:
-        calls = self.recorder.calls
-        known = [call for call in calls if call.result is not UNKNOWN]
-        print(f"{len(calls)} calls, {len(calls) - len(known)} of unknown outcome")
-        assert len(known) > 100
-        check([call for call in calls if _is_counter(call)], COUNTER)
-        check([call for call in calls if not _is_counter(call)], REGISTER)
+        book = self.book
+        keys = book.judge()
+        book.judge_leases()
+        print(f"{book.operations} calls on {keys} keys, {book.unknown} of unknown outcome: {book.by_kind}")
+        assert book.operations - book.unknown > 100
 
 
 def test_the_store_is_linearizable_through_kills_and_pauses_of_its_members(
@@ -174,14 +141,7 @@ def test_the_store_is_linearizable_through_kills_and_pauses_of_its_members(
             disturb(group, victim, draw, kill=number % 2 == 0)
         time.sleep(0.5)
         load.stop()
-        until(
-            lambda: are_equal(group), lambda: str(members_of(group.name_server)), patience_s=60.0, pause_s=0.1
-        )
     load.judge()
-
-
-CUTS = ("k3", "k5", "sk3", "sk5", "k6", "sk6", "k15", "sk15")
-"""Where regions are cut: the first two in each run, all of them in a long one."""
 
 
 def test_no_write_is_lost_or_done_twice_where_regions_are_cut_under_load_and_members_die(
@@ -190,42 +150,69 @@ def test_no_write_is_lost_or_done_twice_where_regions_are_cut_under_load_and_mem
     seed = chosen_seed()
     print(f"seed {seed}")
     draw = random.Random(seed)
-    with LedgerGroup(tmp_path, settings={"ropewalkKvRegions": "k2;k4;sk;"}) as group:
+    with LedgerGroup(tmp_path, settings={"ropewalkKvRegions": "".join(f"{key};" for key in CUTS)}) as group:
         until(
             lambda: len({each.id for each in leaders_of(group, group.members, 4).values()}) == 3,
             "each member leads a region", patience_s=60.0, pause_s=0.1,
         )  # fmt: skip
         load = Load(group, seed)
         load.start()
-        for number, key in enumerate(CUTS if long_run else CUTS[:2], 1):
+        cuts = {"", *CUTS}
+        for _ in range(8 if long_run else 2):
             time.sleep(draw.uniform(0.5, 1.0))
-            with Kv(group.name_server, timeout=30.0) as kv:
-                names = {
-                    bytes.fromhex(each.values["firstKey"]).decode(): each.values["region"]
-                    for each in kv.status()
-                }
-                parent = names[max(name for name in names if name <= key)]
-                cut = threading.Thread(target=kv.split, args=(key,))
-                victim = leaders_of(group, group.members, 3 + number)[parent]
-                cut.start()
-                time.sleep(draw.choice((0, 0.01, 0.05, 0.2)))
-                victim.kill()
-                cut.join(30)
-                assert not cut.is_alive()
-            leaders_of(group, [each for each in group.members if each is not victim], 4 + number)
-            victim.start()
+            cut_while_its_leader_dies(group, load.book, cuts, draw)
         time.sleep(0.5)
         load.stop()
-        until(
-            lambda: are_equal(group), lambda: str(members_of(group.name_server)), patience_s=60.0, pause_s=0.1
-        )
-        found = {each.values["firstKey"] for each in members_of(group.name_server)}
-        assert found == {name.encode().hex() for name in ("", "k2", "k4", "sk", *CUTS[:number])}
+        assert {each.values["firstKey"] for each in members_of(group.name_server)} == {
+            name.encode().hex() for name in cuts
+        }
     load.judge()
 
 
-def _is_counter(call: Call) -> bool:
-    return bool(call.operation[0] == "add")
+def cut_while_its_leader_dies(group: LedgerGroup, book: Book, cuts: set[str], draw: random.Random) -> None:
+    """Cut a region at a key that is used now, kill its leader meanwhile, and start that again."""
+    key = book.cut_key(draw)
+    if key in cuts:
+        return
+    with Kv(group.name_server, timeout=30.0) as kv:
+        names = {
+            bytes.fromhex(each.values["firstKey"]).decode(): each.values["region"] for each in kv.status()
+        }
+        parent = names[max(name for name in names if name <= key)]
+        cut = threading.Thread(target=kv.split, args=(key,))
+        victim = leaders_of(group, group.members, len(cuts))[parent]
+        cut.start()
+        time.sleep(draw.choice((0, 0.01, 0.05, 0.2)))
+        victim.kill()
+        cut.join(30)
+        assert not cut.is_alive()
+    cuts.add(key)
+    leaders_of(group, [each for each in group.members if each is not victim], len(cuts))
+    victim.start()
+
+
+@long_only
+def test_a_history_of_ten_thousand_calls_over_four_regions_is_linearizable(tmp_path: Path) -> None:
+    """Leaders are killed and stopped in turn, and regions are cut under load, until so many calls have ended."""
+    seed = chosen_seed()
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    with LedgerGroup(tmp_path, settings={"ropewalkKvRegions": "".join(f"{key};" for key in CUTS)}) as group:
+        leaders_of(group, group.members, 4)
+        load = Load(group, seed, clients=8)
+        load.start()
+        cuts, number = {"", *CUTS}, 0
+        while load.book.operations < 10_000:
+            number += 1
+            time.sleep(draw.uniform(0.5, 1.5))
+            if number % 4 == 3 and len(cuts) < 12:
+                cut_while_its_leader_dies(group, load.book, cuts, draw)
+                continue
+            victim = draw.choice([*leaders_of(group, group.members, len(cuts)).values()])
+            disturb(group, victim, draw, kill=number % 4 == 1, count=len(cuts))
+        load.stop()
+        print(f"{number} kills, stops and cuts; {len(cuts)} regions")
+    load.judge()
 
 
 def are_equal(group: LedgerGroup) -> bool:
@@ -235,16 +222,16 @@ def are_equal(group: LedgerGroup) -> bool:
     return len(told) == 3 * len({*told}) == 3 * len({each[0] for each in told}) > 0
 
 
-def disturb(group: LedgerGroup, victim: Member, draw: random.Random, *, kill: bool) -> None:
-    """Kill a member, or stop it for a while, until the region has a leader again."""
+def disturb(group: LedgerGroup, victim: Member, draw: random.Random, *, kill: bool, count: int = 1) -> None:
+    """Kill a member, or stop it for a while, until so many regions have a leader again."""
     others = [member for member in group.members if member is not victim]
     if kill:
         victim.kill()
-        leaders_of(group, others)
+        leaders_of(group, others, count)
         victim.start()
     else:
         victim.signal(signal.SIGSTOP)
-        leaders_of(group, others)
+        leaders_of(group, others, count)
         time.sleep(draw.uniform(0, 0.3))
         victim.signal(signal.SIGCONT)
 
