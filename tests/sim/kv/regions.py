@@ -31,7 +31,7 @@ OPERATIONS = 400
 LONG = 10_000
 CLIENTS = 6
 WINDOW_S = 0.5
-LEASE_S = 0.3
+LEASE_S = 0.15
 AWAY_S = 2.0, 10.0
 """How long a member is away, so that the others' logs begin behind its end by then."""
 SEGMENT_SIZE = 4 << 10
@@ -55,7 +55,7 @@ class RegionsTrouble(KvTrouble):
         assert isinstance(node, KvNode)
         chance = self._world.chance
         if kind == "away":
-            if not any(other.is_away for other in self._regions.nodes) and not self._regions.cuts_left:
+            if not any(other.is_away for other in self._regions.nodes):
                 self._world.deaths += node.alive
                 node.die(power=chance.random() < 0.5)
                 node.is_away = True
@@ -118,7 +118,24 @@ class RegionsWorld(KvWorld):
         if self.quiet or not self.cuts_left:
             return
         self.cuts_left -= 1
-        self.operator.cut(self.book.cut_key(self.chance), self._cut_later)
+        key = self.book.cut_key(self.chance)
+        self.book.hot = key[:-1]
+        self.operator.cut(key, self._cut_done)
+        for _ in range(self.chance.randrange(5)):
+            self.events.later(self.chance.uniform(0, 0.04), self._hang_up)
+
+    def _hang_up(self) -> None:
+        """Break half of the clients' connections: what was answered on them is sent again."""
+        for end in [end for end in self.net.ends if end.host is None]:
+            if self.chance.random() < 0.5:
+                end.close()
+
+    def _cut_done(self) -> None:
+        self.events.later(self.chance.uniform(0, 0.2), self._cool_down)
+        self._cut_later()
+
+    def _cool_down(self) -> None:
+        self.book.hot = ""
 
     def _storm(self) -> None:
         """Have one spell of misfortune after the other, until enough calls have ended."""
