@@ -81,8 +81,8 @@ class RegionsWorld(KvWorld):
         self.book = Book(lambda: self.events.now - START_S, WINDOW_S, LEASE_S)
         self.operations = operations
         is_short = operations <= OPERATIONS
-        self.cuts_left = self.chance.choice((6, 12) if is_short else (0, 2, 6, 12))
-        self.is_cut_often = is_short or self.chance.random() < 0.5
+        self._cuts_max = self.chance.choice((6, 12) if is_short else (0, 2, 6, 12))
+        self._cut_pace_s = 1.0 if is_short else self.chance.choice((1.0, 4.0, 10.0))
         self.clients: list[RegionsClient] = []
         self.operator = Operator(self)
 
@@ -112,12 +112,11 @@ class RegionsWorld(KvWorld):
         self._cut_later()
 
     def _cut_later(self) -> None:
-        self.events.later(self.chance.uniform(0.05, 1.0 if self.is_cut_often else 4.0), self._cut)
+        self.events.later(self.chance.uniform(0.05, self._cut_pace_s), self._cut)
 
     def _cut(self) -> None:
-        if self.quiet or not self.cuts_left:
+        if self.quiet or self.operator.cuts >= self._cuts_max:
             return
-        self.cuts_left -= 1
         key = self.book.cut_key(self.chance)
         self.book.hot = key[:-1]
         self.operator.cut(key, self._cut_done)
