@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from tests.sim.kv.planted import BUGS, MACHINE_BUGS, REGIONS_BUGS, SEEDS
+from tests.sim.kv.planted import BUGS, RARE_BUGS, REGIONS_BUGS, SEEDS
 from tests.support.long_run import long_only
 from tests.support.processes import checkout_environment
 
 CASES = [
     *(pytest.param("kv", name, first, id=name) for name, first in BUGS.items()),
     *(pytest.param("regions", name, first, id=name) for name, first in REGIONS_BUGS.items()),
-    *(pytest.param("regions", name, 0, id=name, marks=long_only) for name in MACHINE_BUGS),
+    *(pytest.param("regions", name, 0, id=name, marks=long_only) for name in RARE_BUGS),
 ]
 
 
