@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from broker.replication.dledger import member
+from broker.replication.dledger import member as ledger_member
 from ha.raft.types import Settings
 from ropewalk.__main__ import main
 from ropewalk.format.dledger.entry import decode_head
@@ -51,7 +51,7 @@ def switch_off(habit: str) -> None:
     if habit == NO_BATCHING:
         changed = {"frame_bytes_max": 1, "fetch_bytes_max": 1}
         setattr(EntryWriter, "take", take_each)  # noqa: B010
-    setattr(member, "Settings", partial(Settings, **changed))  # noqa: B010
+    setattr(ledger_member, "Settings", partial(Settings, **changed))  # noqa: B010
 
 
 def command(habit: str) -> Sequence[str]:
