@@ -258,7 +258,7 @@ class LedgerNode(Machine):
         try:
             host, _, port = peers.book.address(peer).rpartition(":")
             end = self.net.connect(self.ip, self, (host, int(port)))
-        except OSError:
+        except (OSError, ValueError):  # it is not reached, or its address is not known
             again()
             return
         end.session = peers.dialed(cast(Any, end), peer, kind, again)
