@@ -46,6 +46,8 @@ SEGMENT_SIZE: Final = 16 << 20
 _TURN_ENTRIES: Final = 500
 _TURN_BYTES: Final = 1 << 20
 """How much is applied in one turn, so that heartbeats are answered in between."""
+_GATHER_SIZE: Final = 64 << 10
+"""How many bytes of commands are written together, or a little more: less than a frame to the followers."""
 _FILL_WINDOW: Final = 1 << 20
 _FILL_IDLE: Final = 256 << 10
 _STATE: Final = "state-"
@@ -82,6 +84,10 @@ class RegionStore:
         self._term_command = term_command
         self._applied: LogPoint = NOTHING
         self._leads = False
+        self._gathered: list[bytes] = []
+        """The bodies of entries that are appended, and still to be written behind the end of the log."""
+        self._gathered_size = 0
+        """The size of these entries."""
         self._preallocator = Preallocator(
             self.log, disk, segment_size, _FILL_WINDOW, _FILL_IDLE, True, self._helpers, completions
         )
@@ -193,6 +199,7 @@ class RegionStore:
     def follow(self) -> None:
         """Close the log to `append`."""
         self._leads = False
+        self._gathered, self._gathered_size = [], 0
         self.entries.writer.forget()
 
     def append_term_record(self, body: bytes) -> bool:
@@ -200,15 +207,30 @@ class RegionStore:
         return self.append(self._term_command()) is not None
 
     def append(self, command: bytes) -> int | None:
-        """Append a command as the leader, and return its index; None while there is no room for it."""
+        """Append a command as the leader, and return its index; None while there is no room for it.
+
+        Commands of a turn are written together, once they are taken.
+        """
         assert self._leads, "only a leader appends"
-        segment = self._segment_for(entry_size(command))
-        if segment is None:
-            return None
-        writer = self.entries.writer
-        index = writer.next_index
-        writer(segment, [encode_body(index, segment.base_offset + segment.write_position, command)])
+        size = entry_size(command)
+        segment = self.log.segments[-1] if self.log.segments else None
+        if segment is None or not segment.has_room_for(self._gathered_size + size):
+            self._write_gathered()
+            segment = self._segment_for(size)
+            if segment is None:
+                return None
+        index = self.entries.writer.next_index + len(self._gathered)
+        pos = segment.base_offset + segment.write_position + self._gathered_size
+        self._gathered.append(encode_body(index, pos, command))
+        self._gathered_size += size
+        if self._gathered_size >= _GATHER_SIZE:
+            self._write_gathered()
         return index
+
+    def _write_gathered(self) -> None:
+        if self._gathered:
+            self.entries.writer(self.log.segments[-1], self._gathered)
+            self._gathered, self._gathered_size = [], 0
 
     def _segment_for(self, size: int) -> Segment | None:
         log, host = self.log, self._host
@@ -228,7 +250,10 @@ class RegionStore:
 
     def take_appended(self, bytes_max: int) -> Sequence[WrittenRun]:
         """Return the runs appended since the last call, in order, as (first, count, term, pos, size, bytes)."""
-        return self.entries.writer.take(bytes_max, self.log.segment_size) if self._leads else ()
+        if not self._leads:
+            return ()
+        self._write_gathered()
+        return self.entries.writer.take(bytes_max, self.log.segment_size)
 
     # -- the beginning of the log ------------------------------------------------------------------------
 
