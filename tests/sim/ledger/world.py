@@ -133,17 +133,23 @@ class World:
         self._look()
         self._until(lambda: self._leader() is not None, 10.0, "elect a leader")
         self._begin()
+        self._storm()
+        self.quiet = True
+        self._calm()
+        self._until(self._rests, REST_S, "come to rest")
+        self._judge()
+
+    def _storm(self) -> None:
+        """Have misfortune for a while, and end it."""
         trouble = self._make_trouble()
         self.events.run_until(self.events.now + self.chance.choice((1.5, 2.5, 4.0)))
         trouble.is_over = True
         self._heal()
         self.events.run_until(self.events.now + self.chance.uniform(0, 0.5))
-        self.quiet = True
-        self.events.run_until(
-            self.events.now + PATIENCE_S + SETTLE_S
-        )  # for calls under way, and what they leave to log
-        self._until(self._rests, REST_S, "come to rest")
-        self._judge()
+
+    def _calm(self) -> None:
+        """Wait for calls under way, and what they leave to log."""
+        self.events.run_until(self.events.now + PATIENCE_S + SETTLE_S)
 
     def _make_nodes(self, settings: dict[str, str]) -> Sequence[LedgerNode]:
         return [LedgerNode(self, number, settings) for number in range(SIZE)]
