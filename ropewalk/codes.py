@@ -384,6 +384,8 @@ class RequestCode:
     """Have one member of a DLedger group that lost its majority go on alone."""
     ROPEWALK_LEDGER_SNAPSHOT: Final = 30045
     """Have the leader of a DLedger group log all its tables, which every member keeps as a snapshot."""
+    ROPEWALK_LEDGER_TRUST: Final = 30046
+    """Have one member of a DLedger group without a leader count its log as it is, although its end is in doubt."""
     ROPEWALK_KV_SESSION: Final = 30100
     """Open a session of the key-value store, in which a write that is sent again is applied once."""
     ROPEWALK_KV_GET: Final = 30101

@@ -1,5 +1,6 @@
 """Serve the codes of a DLedger group: 30040, a member's status; 30041, a transfer of the lead; 30042, readmission;
-30043, a change of its members; 30044, a member that goes on alone; 30045, a snapshot.
+30043, a change of its members; 30044, a member that goes on alone; 30045, a snapshot; 30046, trust in a log
+that is in doubt.
 
 The body of a status is JSON: `ha.dledger.status.LedgerStatus` and the broker that shows it. Every member answers, the
 leader knows most: only it knows through which entry each of the others has the log on its disk.
@@ -27,7 +28,7 @@ from broker.settings.dledger import is_member_id, read_member
 from ha.dledger.changes import Change, ChangeKind, ChangeRefused
 from ha.raft.types import ChangeResult, TransferResult
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.format.headers import LedgerChangeHeader, LedgerForceHeader, decode_header
+from ropewalk.format.headers import LedgerChangeHeader, LedgerForceHeader, LedgerTrustHeader, decode_header
 from ropewalk.format.remoting import Command
 
 __all__ = ["AdminLedger"]
@@ -73,6 +74,7 @@ class AdminLedger:
             RequestCode.ROPEWALK_LEDGER_CHANGE: self.change,
             RequestCode.ROPEWALK_LEDGER_FORCE: self.force,
             RequestCode.ROPEWALK_LEDGER_SNAPSHOT: self.snapshot,
+            RequestCode.ROPEWALK_LEDGER_TRUST: self.trust,
         }
 
     def status(self, session: Session, request: Command) -> Command:
@@ -133,6 +135,12 @@ class AdminLedger:
         """Have this member go on alone: its next election, in which it has the only vote, makes that last."""
         member, id = self._own(), decode_header(LedgerForceHeader, request.ext).id
         why = member.force() if id == member.me else f"here is {member.me}, and not {id}"
+        return request.reply(ResponseCode.SUCCESS if why is None else ResponseCode.ILLEGAL_OPERATION, why)
+
+    def trust(self, session: Session, request: Command) -> Command:
+        """Have this member count its log as it is, although a start had to cut its end."""
+        member, id = self._own(), decode_header(LedgerTrustHeader, request.ext).id
+        why = member.trust() if id == member.me else f"here is {member.me}, and not {id}"
         return request.reply(ResponseCode.SUCCESS if why is None else ResponseCode.ILLEGAL_OPERATION, why)
 
     def snapshot(self, session: Session, request: Command) -> Command:

@@ -652,6 +652,12 @@ class LedgerMember:
             raise ChangeRefused(_REGIONS_STAY)
         self.ledger.change(change, done)
 
+    def trust(self) -> str | None:
+        """Count each log here as it is whose end is in doubt; return in words why not, where none is to be trusted."""
+        ledgers = (self.ledger, *(self.kv.ledgers if self.kv is not None else ()))
+        refusals = [ledger.trust() for ledger in ledgers]
+        return None if None in refusals else refusals[0]
+
     def force(self) -> str | None:
         """Go on alone, after most members were lost; return in words why not, where that is not to be."""
         return _REGIONS_STAY if self.kv is not None else self.ledger.force()

@@ -219,6 +219,11 @@ def check(
     for name, given in (("members", ids), ("addresses", [f"{host}:{port}" for host, port in places])):
         if twice := sorted({each for each in given if given.count(each) > 1}):
             mistakes.append(f"dLegerPeers has {name} twice: {', '.join(twice)}")
+    for nowhere in [peer for peer in peers if not peer.host.strip("0.")]:
+        mistakes.append(
+            f"dLegerPeers = {nowhere.member}-{nowhere.host}:{nowhere.port}: nobody reaches {nowhere.host}, so name the "
+            f"address that the others reach {nowhere.member} at (bindAddress = 0.0.0.0 has it listen on all of its own)"
+        )
     if len({member[1:].lstrip("0") for member in ids}) < len(set(ids)):
         mistakes.append(
             "dLegerPeers: the numbers of two ids are the same, and followers would share a broker id"

@@ -47,6 +47,7 @@ from ha.raft.types import (
     ChangeResult,
     Config,
     CutDone,
+    DoubtDropped,
     Durable,
     Effects,
     Event,
@@ -81,6 +82,8 @@ FORCED_TERMS = 100
 """By how much a member that goes on alone raises its term: what others did without it must not look newer."""
 STUCK_MS = 1_000
 """A log that waits for so long does not wait for its next segment only."""
+LEADERLESS_MS = 5_000
+"""How long a member must have known no leader before its log in doubt is trusted: elections take less."""
 
 
 def voter_key(me: MemberId, group: int) -> str:
@@ -164,6 +167,8 @@ class LedgerShell:
         self.shown = Point(*storage.commit)
         """The log through the last entry that consumers may see."""
         self.standing = Standing(Role.CANDIDATE, self.core.term, None, False, "started")
+        self._leaderless_at: int | None = now_ms()
+        """Since when this member knows no leader."""
         self.elections = 0
         self.role_changes = 0
         self._settings = settings
@@ -373,6 +378,26 @@ class LedgerShell:
         log.warning("a member that lost its log is let in again", peer=peer)
         return None
 
+    def trust(self) -> str | None:
+        """Count this log as it is, although its end is in doubt; return in words why not, where that is not to be.
+
+        What this member had confirmed behind the end is lost, unless a majority that elects has it.
+        """
+        me, doubt = self.me.id, self.core.election.doubt
+        if doubt is None:
+            return f"the log of {me} is not in doubt: this member votes and leads as every other"
+        if self._leaderless_at is None:
+            return f"{self.standing.leader} leads: the doubt of {me} ends when it has what that leader has committed"
+        if self._now() - self._leaderless_at < LEADERLESS_MS:
+            return (
+                f"{me} knew a leader less than {LEADERLESS_MS / 1000:g} s ago: wait, members that hear all others "
+                "elect one although a log is in doubt"
+            )
+        log.warning("a log in doubt is trusted", member=me, end=self.core.log.end.index, doubt=doubt.index)
+        self._tell(DoubtDropped())
+        self._wake()
+        return None
+
     def force(self) -> str | None:
         """Go on alone, with a configuration of this member only; return in words why not, where that is not to be.
 
@@ -547,6 +572,10 @@ class LedgerShell:
 
     def _stand(self, standing: Standing) -> None:
         before, self.standing = self.standing, standing
+        if standing.leader is not None:
+            self._leaderless_at = None
+        elif self._leaderless_at is None:
+            self._leaderless_at = self._now()
         if before.role is Role.LEADER and (standing.role is not Role.LEADER or standing.term != before.term):
             self._opening = self._changing = None
             self._kept.clear()
@@ -655,4 +684,5 @@ class LedgerShell:
             self.me.id, self.me.group, self.standing, core.log.end, core.log.durable, self.commit, self.shown,
             self.elections, self.role_changes, views, core.readmission.is_learner, core.readmission.unmet,
             self._is_stuck, self.config.voters, self.config.old, self.config.learners,
+            core.election.doubt,
         )  # fmt: skip

@@ -60,6 +60,8 @@ class LedgerStatus(Struct, frozen=True):
     """The voters before, while a change is under way: both majorities are needed. Empty else."""
     learners: tuple[MemberId, ...]
     """The members that get the log and do not vote."""
+    doubt: Point | None
+    """The furthest entry that a start had to cut and may have confirmed; None once a leader has settled that."""
 
 
 def peer_views(

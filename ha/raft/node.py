@@ -42,6 +42,7 @@ from ha.raft.types import (
     Config,
     ConfigRow,
     CutDone,
+    DoubtDropped,
     Durable,
     Effects,
     Event,
@@ -260,6 +261,9 @@ class RaftNode:
                 )
             case Leaving():
                 self.election.is_leaving = True
+            case DoubtDropped():
+                draft.doubt_over = self.election.doubt is not None
+                self.election.doubt = None
             case SnapshotFailed():
                 if (dispatcher := self.dispatchers.get(event.peer)) is not None:
                     dispatcher.snapshot_ended(-1)

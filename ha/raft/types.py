@@ -480,6 +480,10 @@ class Leaving(Struct, frozen=True):
     """The member is about to stop: from now on it neither campaigns nor takes the lead over."""
 
 
+class DoubtDropped(Struct, frozen=True):
+    """A person decided that this log may be counted as it is: nothing that is missed was behind its end."""
+
+
 class SnapshotFailed(Struct, frozen=True):
     """A snapshot could not be made or sent: look again what the peer needs."""
 
@@ -513,6 +517,7 @@ Event = (
     | ReadAsked
     | ChangeAsked
     | Leaving
+    | DoubtDropped
 )
 
 

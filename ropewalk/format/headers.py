@@ -367,6 +367,13 @@ class LedgerForceHeader(msgspec.Struct, rename="camel"):
     """The member that is asked, so that no other one does it."""
 
 
+class LedgerTrustHeader(msgspec.Struct, rename="camel"):
+    """The header of code 30046."""
+
+    id: str
+    """The member that is asked, so that no other one does it."""
+
+
 class KvHeader(msgspec.Struct, rename="camel"):
     """The header of codes 30100 to 30103: the region, and the epoch of its cut as the client knows it."""
 

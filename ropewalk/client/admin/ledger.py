@@ -28,6 +28,7 @@ from ropewalk.format.headers import (
     LedgerForceHeader,
     LedgerReadmitHeader,
     LedgerTransferHeader,
+    LedgerTrustHeader,
 )
 
 _PAUSE_S: Final = 0.5
@@ -206,10 +207,7 @@ class LedgerSteps(MessageSteps):
 
     def force_member(self, broker: str, id: str) -> Steps[None]:
         """Have a member go on alone: its log is the group's, and no other member is left. Returns when it leads."""
-        found = yield from self.ledger_status(broker=broker)
-        address = next((each.member.address for each in found if each.id == id), None)
-        if address is None:
-            raise Rejected(f"{id} does not answer; {', '.join(each.id for each in found) or 'nobody'} does")
+        address = yield from self._address_of(broker, id)
         yield from self.ask(address, RequestCode.ROPEWALK_LEDGER_FORCE, LedgerForceHeader(id))
         for _ in range(_TRIES):
             found = yield from self.ledger_status(broker=broker)
@@ -219,6 +217,18 @@ class LedgerSteps(MessageSteps):
         raise Rejected(
             f"{id} went on alone, and does not lead yet; `ropewalk admin dledger status` shows why"
         )
+
+    def trust_member(self, broker: str, id: str) -> Steps[None]:
+        """Have a member whose log is in doubt count it as it is."""
+        address = yield from self._address_of(broker, id)
+        yield from self.ask(address, RequestCode.ROPEWALK_LEDGER_TRUST, LedgerTrustHeader(id))
+
+    def _address_of(self, broker: str, id: str) -> Steps[str]:
+        found = yield from self.ledger_status(broker=broker)
+        address = next((each.member.address for each in found if each.id == id), None)
+        if address is None:
+            raise Rejected(f"{id} does not answer; {', '.join(each.id for each in found) or 'nobody'} does")
+        return address
 
 
 def _leader(found: Iterable[LedgerStatus]) -> LedgerStatus | None:

@@ -201,6 +201,8 @@ class LedgerStatus:
     """Whether its disk has no room for its log: it cannot lead."""
     snapshot: int = -1
     """Index of the entry through which its newest snapshot of the tables is; -1 if it has none."""
+    doubt: int = -1
+    """Index of the furthest entry that a start had to cut, and may have confirmed; -1 if there is none."""
 
 
 @_reads_a_peer
@@ -239,6 +241,7 @@ def read_ledger_status(member: BrokerMember, document: Document) -> LedgerStatus
         tuple(map(str, document["unmet"])),
         bool(document.get("stuck", False)),
         int(document.get("snapshot", -1)),
+        int((document.get("doubt") or {"index": -1})["index"]),
     )
 
 

@@ -166,5 +166,6 @@ class AsyncAdmin:
     add_member = _held(AdminCore.add_member)
     promote_member = _held(AdminCore.promote_member)
     force_member = _held(AdminCore.force_member)
+    trust_member = _held(AdminCore.trust_member)
     forget_sink = _held(AdminCore.forget_sink)
     name_server_config = _held(AdminCore.name_server_config)

@@ -10,6 +10,7 @@ from tests.broker.kv.members import KvGroup, region
 from tests.support.ledger_brokers import LedgerBrokers, Member
 
 READMIT, STATUS = RequestCode.ROPEWALK_LEDGER_READMIT, RequestCode.ROPEWALK_LEDGER_STATUS
+TRUST = RequestCode.ROPEWALK_LEDGER_TRUST
 
 
 def bodies(member: Member) -> list[bytes]:
@@ -202,3 +203,48 @@ def test_a_lost_disk_is_lost_to_every_group_that_shares_the_links(tmp_path: Path
         send(group, b"2")
         group.until(lambda: bodies(lost) == [b"1", b"2"], "it follows")
         assert learners(lost) == [False, False], "both are noted"
+
+
+def test_a_log_in_doubt_beside_a_lost_disk_is_trusted_by_a_command_and_the_group_goes_on(
+    tmp_path: Path,
+) -> None:
+    with LedgerBrokers(tmp_path, preferredLeaderId="n0") as group:
+        group.until(lambda: group.members[0].leads, "n0 leads")
+        send(group, b"1", b"2")
+        answer = group.members[0].connect().call(TRUST, {"id": "n0"})
+        assert answer.code == ResponseCode.ILLEGAL_OPERATION and "not in doubt" in (answer.remark or "")
+        group.apart.add(2)
+        group.members[2].cut_off()
+        lose_disk(group, 2)
+        group.until(
+            lambda: (
+                not any(group.members[index].member.ledger.peers.status["n2"].control for index in (0, 1))
+            ),
+            "both know that n2 is gone",
+        )
+        let_in(group, 2, 0, 1)
+        group.until(lambda: {len(bodies(group.members[index])) for index in (0, 1)} == {2}, "equal logs")
+        end = group.members[0].member.ledger.core.log.end
+        for stopped in (0, 1):
+            group.stop(stopped)
+        doubt = tmp_path / "n0" / "ropewalk" / "dledger" / "doubt"
+        doubt.write_text(f"[{end.index + 3}, {end.term}, {end.pos + 900}]")
+        group.apart.clear()
+        first, lost = group.start(0), group.members[2]
+        group.start(1)
+        group.until(lambda: is_learner(lost), "all are linked")
+        answer = first.connect().call(TRUST, {"id": "n0"})
+        assert answer.code == ResponseCode.ILLEGAL_OPERATION and "wait" in (answer.remark or "")
+        for _ in range(300):
+            group.turn()
+        assert not any(each.member.ledger.standing.leader for each in group.members.values())
+        status = first.connect().call(STATUS).body.decode()
+        assert f'"doubt":{{"index":{end.index + 3},' in status
+        answer = first.connect().call(TRUST, {"id": "n1"})
+        assert answer.code == ResponseCode.ILLEGAL_OPERATION and "here is n0, and not n1" in (
+            answer.remark or ""
+        )
+        assert first.connect().call(TRUST, {"id": "n0"}).code == ResponseCode.SUCCESS
+        send(group, b"3")
+        group.until(lambda: bodies(lost) == [b"1", b"2", b"3"] and not is_learner(lost), "it caught up")
+        assert not doubt.exists()

@@ -67,6 +67,11 @@ def test_keys_of_this_mode_are_told_to_have_no_effect_where_it_is_off() -> None:
         ({"dLegerPeers": "n0-a:1;n1-b:2;n1-c:3"}, "dLegerPeers has members twice: n1"),
         ({"dLegerPeers": "n0-a:1;n1-a:1;n2-c:3"}, "dLegerPeers has addresses twice: a:1"),
         ({"dLegerPeers": "n1-a:1;m1-b:2;n2-c:3"}, "the numbers of two ids are the same"),
+        (
+            {"dLegerPeers": "n0-0.0.0.0:40911;n1-b:2;n2-c:3"},
+            "n0-0.0.0.0:40911: nobody reaches 0.0.0.0, so name",
+        ),
+        ({"dLegerPeers": "n1-0.0.0.0:40911"}, "nobody reaches 0.0.0.0"),
         ({"namesrvAddr": ""}, "needs namesrvAddr"),
         ({"preferredLeaderId": "n1;n9"}, "preferredLeaderId = n9 is none of dLegerPeers"),
         ({"raftElectionMs": "900-500"}, "two numbers of milliseconds, the smaller one first"),

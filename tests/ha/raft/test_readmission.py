@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ha.raft.node import RaftNode
-from ha.raft.types import Ballot, Config, Met, Role, Settings, VoteAnswer
+from ha.raft.types import Ballot, Config, DoubtDropped, Met, Role, Settings, VoteAnswer
 from tests.ha.raft.script import Script, ScriptedMember
 
 
@@ -153,7 +153,9 @@ def test_a_group_that_loses_power_in_a_readmission_elects_among_the_others_and_t
     assert script.terms("n2") == script.terms("n1") == [1, 1, 1, 1, 1, 1, 2]
 
 
-def test_what_power_tore_off_while_a_member_was_without_its_log_leaves_the_group_without_a_leader() -> None:
+def test_what_power_tore_off_while_a_member_was_without_its_log_is_trusted_by_a_person_or_nobody_leads() -> (
+    None
+):
     # n0 may have confirmed entry 7 to n2's old log, and n1 lacks it: that the learner's log was shorter nobody can say.
     script = group()
     losing(script, "n2", told_by=("n0", "n1"))
@@ -170,3 +172,7 @@ def test_what_power_tore_off_while_a_member_was_without_its_log_leaves_the_group
             script.tick(id)
             script.settle()
     assert Role.LEADER not in {script[id].role for id in ("n0", "n1", "n2")}
+    script.step("n0", DoubtDropped())
+    assert script.members["n0"].log.doubt is None
+    script.elect("n1", "n0", "n1")
+    assert Role.LEADER in {script[id].role for id in ("n0", "n1", "n2")}, "n0 votes for the longer log"

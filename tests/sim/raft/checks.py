@@ -38,9 +38,7 @@ class Broken(AssertionError):
 class Checks:
     """The history of one world, as far as promises need it."""
 
-    def __init__(self, first: Config) -> None:
-        self.quorum = len(first.voters) // 2 + 1
-        """Of the first configuration."""
+    def __init__(self) -> None:
         self.configs: dict[tuple[int, int], Config] = {}
         """By (index, term): the configuration that an entry carries."""
         self.truth: list[Entry] = []

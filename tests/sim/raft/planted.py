@@ -5,6 +5,7 @@ from __future__ import annotations
 BUGS = {
     "raft-ballot-not-read": 120,
     "raft-candidate-before-saved": 0,
+    "raft-change-beside-lost-log": 80,
     "raft-commit-by-own-end": 0,
     "raft-current-term-as-last": 40,
     "raft-cut-keeps-configuration": 0,
@@ -20,7 +21,7 @@ BUGS = {
     "raft-lateness-is-silence": 0,
     "raft-leader-before-flush": 0,
     "raft-learner-counts": 0,
-    "raft-learner-lacks-entries": 1580,
+    "raft-learner-lacks-entries": 470,
     "raft-lease-ended-by-link": 50,
     "raft-lease-from-answer": 210,
     "raft-lease-kept-in-transfer": 20,
@@ -53,8 +54,11 @@ STORE_BUGS = {
 }
 """Planted bugs of the shipped log and store, which only lives with `StoreMember` can find."""
 
-LOST_LOG_BUGS = ("raft-learner-lacks-entries", "raft-lost-log-votes")
+LOST_LOG_BUGS = ("raft-change-beside-lost-log", "raft-learner-lacks-entries", "raft-lost-log-votes")
 """Those of `BUGS` that only lives in which members lose their logs can find."""
+
+CHANGE_BUGS = ("raft-change-beside-lost-log",)
+"""Those of them that are found where members also come and go, in every life."""
 
 SEEDS = 2000
 """Where a change of the core gives all seeds other lives, this makes a test longer and not red."""

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.sim.raft.planted import BUGS, LOST_LOG_BUGS, SEEDS, STORE_BUGS
+from tests.sim.raft.planted import BUGS, CHANGE_BUGS, LOST_LOG_BUGS, SEEDS, STORE_BUGS
 from tests.support.processes import checkout_environment
 
 
@@ -17,6 +17,7 @@ def test_the_simulation_finds_the_bug(name: str, long_run: bool) -> None:
     command = [sys.executable, "-m", "tests.sim.raft", "--bug", name]
     command += ["--first", str(first), "--seeds", str(SEEDS)]
     command += ["--store"] if name in STORE_BUGS else ["--lost-logs"] if name in LOST_LOG_BUGS else []
+    command += ["--retention"] if name in CHANGE_BUGS else []
     done = subprocess.run(
         command, env=checkout_environment(), capture_output=True, text=True, timeout=600, check=False
     )

@@ -11,8 +11,9 @@ from tests.sim.raft.store_member import StoreMember
 from tests.sim.raft.world import run
 
 SEEDS, SEEDS_LONG = 1_400, 40_000
-LOST_LOG_SEEDS = 280
-RETENTION_SEEDS = 200
+LOST_LOG_SEEDS = 180
+RETENTION_SEEDS = 120
+ALL_SEEDS = 180
 PARTS = 10
 STORE_EVERY = 8
 """One life in so many has members with the shipped shell and store: it costs five times as much."""
@@ -56,6 +57,18 @@ def test_no_promise_is_broken_where_retention_overtakes_members(part: int, long_
     count = (SEEDS_LONG // 4 if long_run else RETENTION_SEEDS) // PARTS
     lives = [run(seed, retires=True) for seed in range(part * count, (part + 1) * count)]
     assert sum(life.installed for life in lives) >= count // 20, "a world without snapshots shows nothing"
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_promise_is_broken_where_members_come_and_go_beside_lost_disks_and_retention(
+    part: int, long_run: bool
+) -> None:
+    """A failing seed is seen again with `python -m tests.sim.raft --lost-logs --retention --seed N`."""
+    count = (SEEDS_LONG // 4 if long_run else ALL_SEEDS) // PARTS
+    lives = [run(seed, loses_logs=True, retires=True) for seed in range(part * count, (part + 1) * count)]
+    assert all(life.changes for life in lives)
+    assert sum(life.readmissions for life in lives) > count // 2
+    assert sum(life.installed for life in lives) >= count // 20
 
 
 def test_one_seed_tells_one_story_with_stores_too(quiet_log: None) -> None:

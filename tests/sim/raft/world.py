@@ -7,8 +7,9 @@
 In every fourth life over a model the lead is handed over, and in half of these one member is preferred; over stores
 it is in a few lives. In another fourth leaders read by lease, and in half of the former, too (`lease_faults`). In the
 third fourth, and in some of the others, members come and go: groups grow, shrink, change one member for another, or
-all. In lives that are asked for (`loses_logs`), a member loses its disk now and then; the others are told one after the
-other.
+all. In lives that are asked for, a member loses its disk now and then, and the others are told one after the other
+(`loses_logs`); or retention removes what members lack (`retires`). Where both are asked for, members come and go in
+every life.
 
 Which faults a life has is drawn for each seed. A member is a core over a model of its log (`ModelMember`), or the
 shipped shell and store over a disk that forgets (`StoreMember`).
@@ -27,6 +28,7 @@ from ha.raft.types import (
     ChangeAsked,
     ChangeResult,
     Config,
+    DoubtDropped,
     Effects,
     Event,
     Link,
@@ -73,6 +75,8 @@ class World:
         """How many snapshots have replaced a log."""
         self.loses_logs = loses_logs
         self.readmissions = 0
+        self.trusted = 0
+        """How many logs in doubt an operator has trusted."""
         self._incarnations: dict[MemberId, int] = {}
         """How often each member has lost its log."""
         self._told_of: dict[tuple[MemberId, MemberId], int] = {}
@@ -93,7 +97,7 @@ class World:
         self._floors: dict[int, int] = {}
         """By the token of a read: what was committed when it was asked."""
         self._transfers = 0
-        self.changes = not (loses_logs or retires) and (
+        self.changes = (loses_logs and retires) or (
             (seed % 4 == 2 or seed % 16 in (11, 13, 15)) if is_model else seed % 16 == 8
         )
         """Whether members come and go."""
@@ -105,11 +109,13 @@ class World:
         self.changed: dict[int, ChangeResult] = {}
         """By the token of a change: its outcome."""
         self._targets: dict[int, Config] = {}
+        self._asked: dict[int, tuple[Member, int]] = {}
+        """By the token of a change: the member that was asked, and in which of its lives."""
         if is_model and seed % 8 == 7:
             self.settings = structs.replace(SETTINGS, preferred=(self.ids[0],))
         if is_model and (seed % 4 == 1 or (seed % 16 >= 11 and self.hands_over)):
             self.settings = structs.replace(self.settings, lease_reads=True)
-        self.checks = Checks(self.first)
+        self.checks = Checks()
         self.told: deque[tuple[float, MemberId, Event, Effects]] | None = deque(
             maxlen=None if verbose else 200
         )
@@ -187,10 +193,8 @@ class World:
     def _lose_log(self, member: Member) -> None:
         """Lose a member's disk, while the others can spare it; start it empty, and have them told one by one."""
         others = [each for each in self.members.values() if each is not member]
-        learners = self._learners()
-        spare = len(self.ids) - self.checks.quorum - len(learners)
-        copies = sum(self._has_all(each) for each in others if each not in learners)
-        if spare < 1 or copies < self.checks.quorum - 1 or not isinstance(member, ModelMember):
+        configs = self._configs_to_be()
+        if not isinstance(member, ModelMember) or not all(self._can_spare(member, each) for each in configs):
             return
         if any(each.core is None or each.core.election.doubt is not None for each in others):
             return  # a doubt ends by the answers of all voters, one of which would know nothing
@@ -202,6 +206,42 @@ class World:
         self.at(self.time + self.chance.random() * 600, self.restart, member)
         for other in others:
             self.at(self.time + self.chance.random() * 1500, self._tell_of, other, member)
+
+    def _configs_to_be(self) -> list[Config]:
+        """Return every configuration by which members may count: in a log, committed or not, or asked for."""
+        configs = [self._committed_config()]
+        for member in self.members.values():
+            rows = self.checks.config_rows(member.log.ordered())
+            configs += [config for index, config in rows if index >= len(self.checks.truth)]
+        return configs + [
+            self._targets[token]
+            for token, (member, life) in self._asked.items()
+            if token not in self.changed and member.life == life
+        ]
+
+    def _can_spare(self, member: Member, config: Config) -> bool:
+        """Return whether a configuration has a majority without a member's log, and all copies that it needs."""
+        learners = self._learners()
+        for group in (config.voters, config.old):
+            voters = [self.members[id] for id in group if id != member.id]
+            able = [each for each in voters if each not in learners]
+            quorum = len(group) // 2 + 1
+            if group and (len(able) < quorum or sum(map(self._has_all, able)) < quorum - 1):
+                return False
+        return True
+
+    def trust(self) -> None:
+        """Have an operator trust logs in doubt where nobody leads: a member that lost its log cannot speak for them.
+
+        What a loss of power tears here was on no disk, so no message is lost by it.
+        """
+        self.at(self.time + 1000 + self.chance.random() * 500, self.trust)
+        if not self._learners() or any(each.is_leader for each in self.members.values()):
+            return
+        for member in self.members.values():
+            if member.core is not None and member.core.election.doubt is not None:
+                self.trusted += 1
+                member.deliver(member.life, DoubtDropped())
 
     def _learners(self) -> list[Member]:
         """Return the members that lost their logs and do not vote yet."""
@@ -285,12 +325,15 @@ class World:
         self.at(self.time + chance.random() * 500, self.ask_changes)
         for member in self.members.values():
             if member.core is not None and (member.is_leader or chance.random() < 0.03):
-                self.change(member, self._any_target(member.core.config))
+                target = self._any_target(member.core.config)
+                learners = {each.id for each in self._learners()}
+                if 2 * len(learners.intersection(target.voters)) < max(1, len(target.voters)):
+                    self.change(member, target)  # no operator asks for a group that has lost most of its logs
 
     def change(self, member: Member, target: Config) -> int:
         """Ask a member for a change. Return the token under which `changed` will have the outcome."""
         token = len(self._targets)
-        self._targets[token] = target
+        self._targets[token], self._asked[token] = target, (member, member.life)
         member.deliver(member.life, ChangeAsked(token, target, member.now()))
         return token
 
@@ -436,8 +479,8 @@ class World:
         other = self.members[chance.choice(self.ids)]
         is_up = member.core is not None
         match kind:
-            case "power" | "all power" | "damage" if self.loses_logs and self._learners():
-                pass  # what leaves a doubt, which ends by the answers of all voters
+            case "damage" if self.loses_logs and self._learners():
+                pass  # nobody could say whether the lost log had what the doubt of another is about
             case "kill" | "power" if is_up:
                 if kind == "power" and member.log.lose_power_soon():
                     return
@@ -508,7 +551,7 @@ class World:
 
     def _kill(self, member: Member, life: int) -> None:
         if member.life == life:
-            member.die(self.chance.random() < 0.5 and not (self.loses_logs and self._learners()))
+            member.die(self.chance.random() < 0.5)
             self.at(self.time + self.chance.random() * 600, self.restart, member)
 
     def _fill(self, member: Member, full: bool) -> None:
@@ -542,9 +585,12 @@ class World:
 
     def _voters(self) -> list[Member]:
         """Return the members that vote in what is committed, in both groups of a joint configuration."""
-        rows = self.checks.config_rows(self.checks.truth)
-        config = rows[-1][1] if rows else self.first
+        config = self._committed_config()
         return [self.members[id] for id in config.voters if not config.old or id in config.old]
+
+    def _committed_config(self) -> Config:
+        rows = self.checks.config_rows(self.checks.truth)
+        return rows[-1][1] if rows else self.first
 
     def _has_all(self, member: Member) -> bool:
         truth, log = self.checks.truth, member.log
@@ -745,6 +791,8 @@ def run(
             world.at(0, world.ask_reads)
         if world.changes:
             world.at(0, world.ask_changes)
+        if world.loses_logs:
+            world.at(1000, world.trust)
         world.storm(world.chance.choice((1500, 2500, 5000)))
         world.heal()
         world._heap = [each for each in world._heap if each[2] not in (world.produce, world.ask_changes)]

@@ -12,7 +12,7 @@ from ropewalk.client.admin.results import BrokerMember, LedgerMembers, LedgerPee
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.errors import Rejected
 from tools.admin.dledger.group import status_rows
-from tools.admin.dledger.members import at_risk, force, split_member, why_not_alone
+from tools.admin.dledger.members import at_risk, force, in_doubt, split_member, trust, why_not_alone
 from tools.admin.dledger.members import replace as replace_member
 from tools.common.output import UsageError
 
@@ -114,6 +114,34 @@ def test_force_tells_of_no_loss_and_asks_nothing_where_it_will_be_refused(
         force(admin, "n0", "b", yes=False, as_json=False)
     assert capsys.readouterr() == ("", "")
     admin.force_member.assert_not_called()
+
+
+def test_trust_tells_what_may_be_lost_and_where_it_may_be_before_it_asks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    three = LedgerMembers(("n0", "n1", "n2"))
+    doubtful = replace(FOLLOWER, leader="", end=41, doubt=57, members=three)
+    others = replace(FOLLOWER, id="n0", end=38, leader="", members=three)
+    assert str(states(doubtful)[0]).endswith("; its log is in doubt through entry 57")
+    admin = Mock(spec=Admin)
+    admin.ledger_status.return_value = (doubtful, others)
+    trust(admin, "n1", "b", yes=True, as_json=False)
+    printed = capsys.readouterr()
+    assert "through entry 41, and had to cut what may have reached entry 57" in printed.err
+    assert "n0 has the log through entry 38" in printed.err
+    assert "n2 does not answer, and may have it" in printed.err
+    assert printed.out == "the log of n1 counts as it is: it ends with entry 41\n"
+    lost = replace(others, id="n2", is_learner=True)
+    assert any("n2 lost its disk" in line for line in in_doubt(doubtful, (doubtful, others, lost)))
+
+
+def test_trust_warns_of_nothing_where_it_will_be_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    admin = Mock(spec=Admin)
+    admin.ledger_status.return_value = (LEADER, FOLLOWER)
+    admin.trust_member.side_effect = Rejected("the log of n1 is not in doubt")
+    with pytest.raises(Rejected):
+        trust(admin, "n1", "b", yes=True, as_json=False)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_member_that_is_to_take_its_own_place_is_refused_before_anybody_is_asked() -> None:

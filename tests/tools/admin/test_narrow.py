@@ -30,7 +30,7 @@ WITHOUT_TABLE = (
     }
     | {
         f"dledger {name}": "changes the members of a group and tells its steps, a line each"
-        for name in ("add", "remove", "replace", "learner", "promote", "force")
+        for name in ("add", "remove", "replace", "learner", "promote", "force", "trust")
     }
 )
 

@@ -173,7 +173,8 @@ def _silent(
 
 
 def _state(each: LedgerStatus) -> str:
-    return _place(each) + ("; its disk has no room for the log" if each.stuck else "")
+    doubt = f"; its log is in doubt through entry {each.doubt}" if each.doubt >= 0 and not each.leader else ""
+    return _place(each) + doubt + ("; its disk has no room for the log" if each.stuck else "")
 
 
 def _place(each: LedgerStatus) -> str:

@@ -1,6 +1,7 @@
-"""`ropewalk admin dledger add | remove | replace | learner | promote | force`: the members of a group.
+"""`ropewalk admin dledger add | remove | replace | learner | promote | force | trust`: the members of a group.
 
-Each is asked of the leader, while the group works; `force` of the one member that is left.
+Each is asked of the leader, while the group works; `force` of the one member that is left, and `trust` of a member
+whose log is in doubt, where nobody is elected for its sake.
 """
 
 from __future__ import annotations
@@ -128,6 +129,48 @@ def force(
         print(
             f"{member} goes on alone: `ropewalk admin dledger add` takes in others that begin with empty stores"
         )
+
+
+@command(app, "trust")
+def trust(
+    admin: Admin, member: MemberId, broker: SomeBroker = None, yes: Yes = False, *, as_json: bool
+) -> None:
+    """Have a member count its log as it is, where it is in doubt and no leader comes. Messages may be lost.
+
+    Power can tear the end of a log: the member cuts it, and does not know what it had confirmed behind. As long as all
+    others can answer for that, a leader settles it. Where one lost its disk, nobody can, and a person decides.
+    """
+    name, found = one_group(admin, broker)
+    chosen = next((each for each in found if each.id == member), None)
+    if chosen is None:
+        raise UsageError(f"{member} does not answer; of {name} answer {_ids(each.id for each in found)}")
+    for line in in_doubt(chosen, found):
+        note(line)
+    confirm(f"Trust the log of {member}?", yes=yes)
+    admin.trust_member(name, member)
+    if as_json:
+        print_json({"broker": name, "member": member})
+    else:
+        print(f"the log of {member} counts as it is: it ends with entry {chosen.end}")
+
+
+def in_doubt(chosen: LedgerStatus, found: tuple[LedgerStatus, ...]) -> list[str]:
+    """Return sentences about the losses that are possible when a log in doubt counts as it is."""
+    if chosen.doubt < 0:
+        return []
+    lines = [
+        f"{chosen.id} has the log through entry {chosen.end}, and had to cut what may have reached entry "
+        f"{chosen.doubt}. What it had confirmed of that is lost, unless another member has it that votes"
+    ]
+    others = {each.id: each for each in found if each.id != chosen.id}
+    for id in sorted({*chosen.members.voters} - {chosen.id}):
+        if id not in others:
+            lines.append(f"{id} does not answer, and may have it: start it first, if its disk can be read")
+        elif others[id].is_learner:
+            lines.append(f"{id} lost its disk: what it had confirmed can be on no other one")
+        else:
+            lines.append(f"{id} has the log through entry {others[id].end}")
+    return lines
 
 
 def why_not_alone(chosen: LedgerStatus) -> str | None:
