@@ -153,8 +153,10 @@ class Settings(Struct, frozen=True):
     pending_bytes_max: int = 64 << 20
     """Uncommitted bytes of a leader: the bound of every cut, and of what a new leader has to index."""
     window_frames: int = 64
-    window_bytes: int = 4 << 20
+    window_bytes: int = 6 << 20
     frame_bytes_max: int = 512 << 10
+    fetch_bytes_max: int = 2 << 20
+    """The size of a read for a peer that lags, which is sent as one frame: each takes a turn of a busy loop."""
     preferred: tuple[MemberId, ...] = ()
     """`preferredLeaderId`: these members campaign before the others."""
     lacks_state: bool = False

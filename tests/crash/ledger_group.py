@@ -100,7 +100,7 @@ class LedgerGroup:
         settings: dict[str, str | int] | None = None,
         command: Sequence[str] | None = None,
     ) -> None:
-        """`tracer` is put in front of the command of n0; `command` starts members in place of the checkout's."""
+        """`tracer` is put in front of the command of n0; `command` are the words that start `ropewalk` for members."""
         self.root = root
         self.settings = settings or {}
         self.ports = free_ports(7)
