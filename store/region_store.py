@@ -12,7 +12,8 @@ start applies everything through the commit point that was written down, from it
 on. Segments that no start needs any more are removed, the oldest first (`retire_before`).
 
 The body of an entry is a record of RocketMQ's format in an internal topic, whose body is the command. So recovery tells
-whole entries from torn ones as it does for messages.
+whole entries from torn ones as it does for messages. One that opens a term or changes the members is a record of the
+same topic, and with the same body, as in a log of messages.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ class RegionStore:
         disk: Disk,
         completions: Completions,
         apply: Apply,
-        term_command: Callable[[], bytes],
+        complete: Callable[[bytes], bytes],
         segment_size: int | None = None,
         helpers: Helpers | None = None,
     ) -> None:
-        """`term_command` returns the command that opens a term."""
+        """`complete` returns the body of a configuration's record with what a region's has besides."""
         segment_size = segment_size or SEGMENT_SIZE
         self.log = CommitLog(root / "data", segment_size, disk, ENTRY)
         self.entries = EntryLog(root, root / "notes", root / "tails", self.log, disk)
@@ -81,7 +82,7 @@ class RegionStore:
         self._completions = completions
         self._helpers = helpers or Helpers()
         self._apply = apply
-        self._term_command = term_command
+        self._complete = complete
         self._applied: LogPoint = NOTHING
         self._leads = False
         self._gathered: list[bytes] = []
@@ -203,16 +204,19 @@ class RegionStore:
         self.entries.writer.forget()
 
     def append_term_record(self, body: bytes) -> bool:
-        """Append the command that opens a term; False while there is no room. `body` is for logs of messages."""
-        return self.append(self._term_command()) is not None
+        """Append the entry that opens a term, or changes the members; False while there is no room."""
+        return self._append(self._complete(body), configures=True) is not None
 
     def append(self, command: bytes) -> int | None:
         """Append a command as the leader, and return its index; None while there is no room for it.
 
         Commands of a turn are written together, once they are taken.
         """
+        return self._append(command, configures=False)
+
+    def _append(self, body: bytes, *, configures: bool) -> int | None:
         assert self._leads, "only a leader appends"
-        size = entry_size(command)
+        size = entry_size(body, configures=configures)
         segment = self.log.segments[-1] if self.log.segments else None
         if segment is None or not segment.has_room_for(self._gathered_size + size):
             self._write_gathered()
@@ -221,7 +225,7 @@ class RegionStore:
                 return None
         index = self.entries.writer.next_index + len(self._gathered)
         pos = segment.base_offset + segment.write_position + self._gathered_size
-        self._gathered.append(encode_body(index, pos, command))
+        self._gathered.append(encode_body(index, pos, body, configures=configures))
         self._gathered_size += size
         if self._gathered_size >= _GATHER_SIZE:
             self._write_gathered()
