@@ -42,7 +42,7 @@ __all__ = ["START_MS", "Broken", "World", "live", "run"]
 START_MS = 1_700_000_000_000
 REST_S = 20.0
 """How long the group may take to come to rest when nothing disturbs it any more."""
-LOOK_S = 0.02
+LOOK_S = 0.04
 SETTLE_S = 0.2
 """More than offsets of consumers wait to be logged."""
 
@@ -69,6 +69,8 @@ class World:
         self.messages: dict[int, bytes] = {}
         """By place, queue id and offset in one number: the body of each message that was answered 0."""
         self._number = 0
+        self.clients: list[Client] = []
+        """Those that were made, each by itself."""
         self.elected: dict[int, str] = {}
         """By term: who was elected in it."""
         settings = {
@@ -77,8 +79,8 @@ class World:
             "messageIndexEnable": "false",
             "timerWheelEnable": "false",
             "messageDelayLevel": "1s 2s",
-            "raftHeartbeatMs": "40",
-            "raftElectionMs": "200-360",
+            "raftHeartbeatMs": "60",
+            "raftElectionMs": "240-420",
             "raftLeaseReads": str(seed % 3 == 1).lower(),
         }
         self.nodes = self._make_nodes(settings)
@@ -134,14 +136,15 @@ class World:
         self._until(lambda: self._leader() is not None, 10.0, "elect a leader")
         self._begin()
         trouble = self._make_trouble()
-        self.events.run_until(self.events.now + self.chance.choice((1.5, 2.5, 4.0)))
+        self.events.run_until(self.events.now + self.chance.choice((1.2, 2.2, 3.4)))
         trouble.is_over = True
         self._heal()
         self.events.run_until(self.events.now + self.chance.uniform(0, 0.5))
         self.quiet = True
-        self.events.run_until(
-            self.events.now + PATIENCE_S + SETTLE_S
-        )  # for calls under way, and what they leave to log
+        until = self.events.now + PATIENCE_S
+        while self.events.now < until and any(client.waits for client in self.clients):
+            self.events.run_until(self.events.now + 0.05)
+        self.events.run_until(self.events.now + SETTLE_S)  # for what calls leave to log
         self._until(self._rests, REST_S, "come to rest")
         self._judge()
 
