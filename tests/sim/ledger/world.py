@@ -136,7 +136,7 @@ class World:
         self._until(lambda: self._leader() is not None, 10.0, "elect a leader")
         self._begin()
         trouble = self._make_trouble()
-        self.events.run_until(self.events.now + self.chance.choice((1.2, 2.2, 3.4)))
+        self.events.run_until(self.events.now + self.chance.choice((1.2, 2.0, 3.2)))
         trouble.is_over = True
         self._heal()
         self.events.run_until(self.events.now + self.chance.uniform(0, 0.5))
