@@ -114,7 +114,10 @@ def test_no_property_fails_because_the_machine_is_busy() -> None:
 def test_the_check_ends_with_the_tests() -> None:
     assert [step.name for step in plan()] == ["format", "lint", "types", "tests"]
     assert plan()[-1].arguments == ("-n", "5")
-    assert plan(pytest_arguments=["-x"])[-1].arguments == ("-x",), "a plain pytest, fit for a debugger"
+    assert [step.name for step in plan() if step.beside] == ["types"]
+    chosen = plan(pytest_arguments=["-x"])
+    assert chosen[-1].arguments == ("-x",), "a plain pytest, fit for a debugger"
+    assert not any(step.beside for step in chosen)
     assert not any("--check" in step.arguments for step in plan(fix=True))
 
 
@@ -133,6 +136,35 @@ def test_the_check_says_nothing_after_the_last_step_and_passes_its_status_on(
     assert capfd.readouterr().out.rstrip().endswith("ok")
     assert run((Step("tests", "this"),), os.environ) == 0
     assert capfd.readouterr().out.endswith("let's do more of those!\n")
+
+
+def test_types_are_told_beside_the_tests_and_the_tests_have_the_last_word(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    names = ("-n1", "-r1", "-s", f"import os, time; path = {str(tmp_path / 'types')!r}")
+    types = Step("types", "timeit", (*names, "os.symlink(f'/proc/{os.getpid()}', path)"), beside=True)
+    # A link to a process leads nowhere when that has ended, and this one has been told so.
+    waits = ("while not os.path.lexists(path) or os.path.exists(path): time.sleep(0.05)", "time.sleep(0.5)")
+    assert run((types, Step("tests", "timeit", (*names, *waits))), os.environ) == 0
+    told = capfd.readouterr().out
+    assert re.search(r"^types +\d+\.\d s +ok$", told, re.MULTILINE) and "loop" in told.splitlines()[-1]
+    slow = Step("types", "timeit", ("-n1", "-r1", "import time; time.sleep(1.5)"), beside=True)
+    assert run((slow, Step("tests", "this")), os.environ) == 0
+    assert capfd.readouterr().out.endswith("let's do more of those!\n"), "types that end later say nothing"
+
+
+def test_wrong_types_stop_the_tests_beside_them(capfd: pytest.CaptureFixture[str]) -> None:
+    goes_on = Step("tests", "timeit", ("-n1", "-r1", "import time; time.sleep(600)"))
+    assert run((Step("types", "no_such_module", beside=True), goes_on), os.environ) == 1
+    *_, said, line = capfd.readouterr().out.splitlines()
+    assert "No module named no_such_module" in said and line.startswith("types") and line.endswith("FAILED")
+
+
+def test_wrong_types_are_told_though_the_tests_have_ended(capfd: pytest.CaptureFixture[str]) -> None:
+    late = ("-n1", "-r1", "import time; time.sleep(1.5); raise SystemExit")
+    assert run((Step("types", "timeit", late, beside=True), Step("tests", "this")), os.environ) == 1
+    assert capfd.readouterr().out.rstrip().endswith("FAILED")
+    assert run((Step("types", "platform", beside=True), Step("tests", "no_such_module")), os.environ) == 1
 
 
 def test_the_check_keeps_bytecode_whatever_the_caller_wants(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ The cheap steps come first and the first failing one ends the run, so that a mis
 a second and not after the crash tests. pytest comes last and nothing is printed after it: the last line
 on the terminal is its own summary, and its exit status is this program's.
 
-All the tests are shared out among two processes and three that use what these leave (tests/parallel.py says how). With
-arguments for pytest, which ask for some of them or for a debugger, there is one process as in a plain `pytest`.
+All the tests are shared out among two processes and three that use what these leave (tests/parallel.py says how). The
+types are checked beside them, because at first the tests use one processor; wrong types stop the tests, and are told
+after these. With arguments for pytest, which ask for some of the tests or for a debugger, there is one process as in a
+plain `pytest`, when the types have been found right.
 
 `--long` runs the same suites at the counts that an issue asks to see proven. It is carried to the
 tests by the environment variable `ROPEWALK_LONG=1`. Under `CI=true` the tests of `tests/compat` fail,
@@ -16,8 +18,10 @@ process of this checkout, and one that has to compile it first takes three times
 """
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +43,14 @@ class Step:
     name: str
     module: str
     arguments: tuple[str, ...] = ()
+    beside: bool = False
+    """Whether the last step goes on meanwhile, to which this one gives way."""
+
+    def start(self, environment: Mapping[str, str], out: int | None = None) -> subprocess.Popen[bytes]:
+        """Start it."""
+        give_way = ("nice", "-n", "10") if self.beside else ()
+        command = [*give_way, sys.executable, "-m", self.module, *self.arguments]
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=out)
 
 
 def plan(*, fix: bool = False, pytest_arguments: Sequence[str] = ()) -> tuple[Step, ...]:
@@ -52,7 +64,7 @@ def plan(*, fix: bool = False, pytest_arguments: Sequence[str] = ()) -> tuple[St
     return (
         Step("format", "ruff", ("format", "--check", "--quiet")),
         Step("lint", "ruff", ("check", "--quiet")),
-        Step("types", "mypy", ("--no-error-summary",)),
+        Step("types", "mypy", ("--no-error-summary",), beside=not pytest_arguments),
         Step("tests", "pytest", tuple(pytest_arguments) or SHARED_OUT),
     )
 
@@ -63,19 +75,56 @@ def run(steps: Sequence[Step], environment: Mapping[str, str]) -> int:
     The time of each step but the last is printed: the last one's output ends with its own summary, and
     that line must stay the last.
     """
-    for step in steps:
+    *before, last = steps
+    beside = None
+    for step in before:
+        if step.beside:
+            assert beside is None, "one step goes on beside the last"
+            beside = step
+            continue
         started = time.monotonic()
-        command = [sys.executable, "-m", step.module, *step.arguments]
-        status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
-        if step is steps[-1]:
-            return status
-        seconds = time.monotonic() - started
-        print(f"{step.name:7} {seconds:6.1f} s  {'ok' if status == 0 else 'FAILED'}", flush=True)
+        with step.start(environment) as process:
+            status = process.wait()
+        _tell(step, started, status)
         if status != 0:
             if step.name == "format" and "--check" in step.arguments:
                 print("`make format` rewrites the files that ruff would write differently", flush=True)
             return status
-    return 0
+    if beside is not None:
+        return _run_both(beside, last, environment)
+    with last.start(environment) as process:
+        return process.wait()
+
+
+def _run_both(beside: Step, last: Step, environment: Mapping[str, str]) -> int:
+    """Run a step beside the last one, which is stopped if that one fails; return the status of what failed, or 0."""
+    started = time.monotonic()
+    with (
+        tempfile.TemporaryFile() as out,
+        beside.start(environment, out.fileno()) as first,
+        last.start(environment) as second,
+    ):
+        while first.poll() is None and second.poll() is None:
+            time.sleep(0.1)
+        is_first = second.poll() is None
+        status = first.wait()
+        if status == 0:
+            if is_first:
+                print()  # the last step is in the middle of a line
+                _tell(beside, started, status)
+            return second.wait()
+        if is_first:
+            second.send_signal(signal.SIGINT)
+            second.wait()
+        out.seek(0)
+        print(out.read().decode(errors="replace"), end="")
+        _tell(beside, started, status)
+        return status
+
+
+def _tell(step: Step, started: float, status: int) -> None:
+    seconds = time.monotonic() - started
+    print(f"{step.name:7} {seconds:6.1f} s  {'ok' if status == 0 else 'FAILED'}", flush=True)
 
 
 def environment_of_steps(

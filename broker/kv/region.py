@@ -45,7 +45,7 @@ from store.log.remedy import REFILL
 from store.region_snapshots import RegionSnapshots
 from store.region_store import RegionStore
 
-__all__ = ["WAITING_MAX", "Busy", "Done", "KvRegion", "NotLeader", "has_snapshots"]
+__all__ = ["WAITING_MAX", "Busy", "Done", "KvRegion", "NotLeader", "has_snapshots", "is_marked"]
 
 log = structlog.get_logger("broker.kv")
 
@@ -60,6 +60,15 @@ Done = Callable[[Outcome | None], None]
 def has_snapshots(context: BrokerContext, id: int) -> bool:
     """Return whether a start may begin with a snapshot of a region. Blocks."""
     return bool(RegionSnapshots(_directory(context, id), context.disk).load())
+
+
+def is_marked(context: BrokerContext, id: int) -> bool:
+    """Return whether this member is one of a region's group since an earlier life. Blocks."""
+    return context.disk.exists(_marker(context, id))
+
+
+def _marker(context: BrokerContext, id: int) -> Path:
+    return context.config.store_path_root_dir / "ropewalk" / "dledger" / f"kv-{id}"
 
 
 def _directory(context: BrokerContext, id: int) -> Path:
@@ -109,7 +118,7 @@ class KvRegion:
         self._point = NOTHING
         id = machine.region.id
         self._root = _directory(context, id)
-        self._marker = context.config.store_path_root_dir / "ropewalk" / "dledger" / f"kv-{id}"
+        self._marker = _marker(context, id)
         self._store = RegionStore(
             self._root, context.disk, context.store.completions, self._apply, self._term_command
         )

@@ -15,6 +15,18 @@ own, which it makes with its first entry; a start begins with the snapshots that
 
 A split that is asked for twice is done once: the second one is of an epoch that is over.
 
+A member that was away for so long that the entry is gone has only the old range, and is sent the state of the narrower
+one. It takes that when it has the state of every region behind it (on disk, in a snapshot of its own), and until then:
+
+    1  refuses it, and looks out for frames of groups that are not here: those of the regions that it lacks
+    2  becomes a member of each such group with an empty log, which refuses entries and asks for the state. It votes,
+       as it has confirmed nothing that it lacks; it does not campaign, serves nobody, and is in no table
+    3  begins anew with the state; a start goes on in the same way with a region that it finds without one
+
+A kill in between leaves the old range, which no client is served from: its log lacks what was committed since. If the
+entry comes after all, the state is at hand, and the member begins anew with that. A member that lost its log learns in
+each of these groups before it votes, as in every other (`ha.raft.membership`).
+
 Members take turns at being the one that a region is led by, in the order of ids: it campaigns first, and is handed the
 lead when it comes back. Region 0 is led by whoever `preferredLeaderId` names.
 """
@@ -31,7 +43,7 @@ import structlog
 from msgspec.structs import replace
 
 from broker.context import BrokerContext
-from broker.kv.region import Busy, Done, KvRegion, NotLeader, has_snapshots
+from broker.kv.region import Busy, Done, KvRegion, NotLeader, has_snapshots, is_marked
 from broker.settings.dledger import region_keys
 from ha.dledger.ledger import LedgerShell, voter_key
 from ha.kv.machine import KvMachine
@@ -75,6 +87,12 @@ class KvRegions:
         self._regions: dict[int, KvRegion] = {}
         self._born: deque[tuple[KvRegion, int, KvMachine]] = deque()
         """Regions that are still to be opened: from which region, by which entry."""
+        self._awaiting: dict[int, KvRegion] = {}
+        """The regions whose state is still to come from another member."""
+        self._lacks_regions = False
+        """Whether a state was refused since the regions behind it are not here."""
+        self._unknown: set[int] = set()
+        """Regions that other members have, and that are to be opened without a state."""
         self._is_founding = False
         self._shared: LedgerShell
         self._settings: Settings
@@ -107,6 +125,10 @@ class KvRegions:
         for id, region in unborn.items():
             if id not in self._regions:
                 raise StoreDamaged(f"{'; '.join(region.snapshots.findings)}. Put one back, or {REFILL}")
+        for id in range(1, REGIONS_MAX):
+            if id not in self._regions and is_marked(self._context, id):
+                self._await_state(id)
+        shared.peers.on_unknown_group = self._heard_of
 
     def _new(self, machine: KvMachine) -> KvRegion:
         return KvRegion(
@@ -114,21 +136,26 @@ class KvRegions:
         )
 
     def _refuse_state(self, region: KvRegion, head: Head) -> str | None:
-        """Return in words why a region may not begin with a later state: it was cut, and the new region is not here."""
-        cuts = sorted(
-            (head.start, head.end) if each is region else (each.machine.region.start, each.machine.region.end)
-            for each in self
-        )
+        """Return in words why a region may not begin with a later state yet: it was cut, and a new region is not here.
+
+        One without a snapshot would not be here any more: it begins in the log that the state replaces.
+        """
+        cuts = [(head.start, head.end)]
+        for each in self:
+            cut = each.machine.region
+            if each is not region and (cut.id == 0 or each.snapshots.points):
+                cuts.append((cut.start, cut.end))
         covered = b""
-        for start, end in cuts:
+        for start, end in sorted(cuts):
             if start > covered:
                 break
             if not end:
                 return None
             covered = max(covered, end)
+        self._lacks_regions = True
         return (
-            f"region {head.region} was cut at {covered!r} while this member was away, and it has no state of the "
-            "region behind that: give it a copy of another member's store (docs/operate/dledger.md)"
+            f"region {head.region} was cut at {covered!r} while this member was away: it needs the state of the region "
+            "behind that first"
         )
 
     def _open(self, region: KvRegion, settings: Settings) -> None:
@@ -137,12 +164,28 @@ class KvRegions:
             members = sorted(self._shared.first.voters)
             settings = replace(settings, preferred=(members[id % len(members)],))
         region.open(self._shared, settings)
-        self._regions[id] = region
+        (self._awaiting if settings.lacks_state else self._regions)[id] = region
         self.ledgers.append(region.ledger)
+
+    def _heard_of(self, group: int) -> None:
+        """Note the region of a frame, if this member lacks regions."""
+        if self._lacks_regions and 0 < group - 1 < REGIONS_MAX:
+            self._unknown.add(group - 1)
+
+    def _await_state(self, id: int) -> None:
+        """Become a member of the group of a region whose state is not here, unless it came before the last stop."""
+        region = self._new(KvMachine(Region(id), self._context.config.kv_memory_max))
+        has_state = region.load()
+        self._open(region, replace(self._settings, lacks_state=not has_state))
+        if not has_state:
+            log.info("waits for the state of a region that was cut off while this member was away", region=id)
 
     def _open_born(self, parent: KvRegion, machine: KvMachine, settings: Settings) -> None:
         """Open a region with the state that its first entry finds, unless it has begun with a later one."""
         if machine.region.id in self._regions:
+            return
+        if machine.region.id in self._awaiting:
+            self._on_replaced()  # the next start applies this entry, and begins with the machine
             return
         region = self._new(machine)
         region.load()
@@ -155,8 +198,10 @@ class KvRegions:
 
     def end_turn(self) -> None:
         """Send, flush and apply the commands of this turn, and open the regions that were cut off in it."""
-        for region in list(self._regions.values()):
+        for region in (*self._regions.values(), *self._awaiting.values()):
             region.end_turn()
+        while self._unknown:
+            self._await_state(self._unknown.pop())
         while self._born:
             self._begin(*self._born.popleft())
 
@@ -175,7 +220,7 @@ class KvRegions:
 
     def tick(self) -> None:
         """Do the work of time of the logs, and cut a new store as `ropewalkKvRegions` says."""
-        for region in self._regions.values():
+        for region in (*self._regions.values(), *self._awaiting.values()):
             region.tick()
         root = self._regions[0]
         if self._keys and root.leads and not root.machine.ids and not self._is_founding:
@@ -190,7 +235,7 @@ class KvRegions:
 
     def close(self) -> None:
         """Put all logs on disk. Blocks."""
-        for region in self._regions.values():
+        for region in (*self._regions.values(), *self._awaiting.values()):
             region.close()
 
     # -- splits --------------------------------------------------------------------------------------

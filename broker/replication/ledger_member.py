@@ -46,7 +46,7 @@ from broker.settings.dledger import peers_of
 from broker.state.ha_status import HaStatus
 from broker.state.json_file import StoreConfigDamaged
 from ha.dledger import tasks
-from ha.dledger.changes import Change, ChangeRefused
+from ha.dledger.changes import Change, ChangeKind, ChangeRefused, target_of
 from ha.dledger.hello import Identity
 from ha.dledger.ledger import LedgerShell
 from ha.dledger.peers import PeerLink
@@ -110,6 +110,8 @@ class LedgerMember:
         """The addresses in `dLegerPeers`: the group while the log names none, and where to look for it."""
         self.on_role: Callable[[], None] = lambda: None
         self.on_identity: Callable[[], None] = lambda: None
+        self.ask_who_listens: Callable[[MemberId, str, Callable[[str | None], None]], None] | None = None
+        """Tell why it is not a member that listens at an address, or None; None where nobody can be asked."""
         self.on_abandoned: Callable[[], None] = lambda: None
         self.handle_forwarded: HandleForwarded = lambda request, send: request.reply(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"no request of code {request.code} is forwarded"
@@ -619,7 +621,11 @@ class LedgerMember:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(BlockRepair(self._context, source).run)
             nursery.start_soon(tasks.run, self.ledger, shell, self._context.rng, sharing)
+            self.ask_who_listens = lambda *asked: nursery.start_soon(
+                tasks.ask_who_listens, self.ledger.peers, shell, *asked
+            )
             await self.replaced.wait()
+            self.ask_who_listens = None
             nursery.cancel_scope.cancel()
         return LogReplaced()
 
@@ -646,11 +652,32 @@ class LedgerMember:
         self._log_changes(offsets=True)
         self.ledger.transfer(target, done)
 
-    def change(self, change: Change, done: Callable[[ChangeResult], None]) -> None:
-        """Change the members of the group, as its leader. Raises `ChangeRefused` for a change that makes no sense."""
+    def change(self, change: Change, done: Callable[[ChangeResult | str], None]) -> None:
+        """Change the members of the group, as its leader. Raises `ChangeRefused` for a change that makes no sense.
+
+        A new member is asked first who it is. `done` is told in words if another process listens at its address.
+        """
         if self.kv is not None:
             raise ChangeRefused(_REGIONS_STAY)
-        self.ledger.change(change, done)
+        ledger, config = self.ledger, self.ledger.config
+        if self.ask_who_listens is None or not self._leads or change.kind is not ChangeKind.LEARN:
+            ledger.change(change, done)
+            return
+        target_of(change, config, ledger.addresses)
+        if change.member in config.members:
+            ledger.change(change, done)
+            return
+
+        def answered(why: str | None) -> None:
+            if why is not None:
+                done(why)
+                return
+            try:
+                ledger.change(change, done)
+            except ChangeRefused as refused:
+                done(str(refused))
+
+        self.ask_who_listens(change.member, change.address, answered)
 
     def trust(self) -> str | None:
         """Count each log here as it is whose end is in doubt; return in words why not, where none is to be trusted."""

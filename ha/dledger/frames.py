@@ -28,7 +28,18 @@ from ha.raft.types import (
 )
 from ropewalk.errors import CorruptRecord, RemoteProtocolError
 from ropewalk.format.dledger.configuration import Configuration, configuration_in
-from ropewalk.format.dledger.frame import CONFIG, LEARNER, OK, PRE, ROLLED, TRANSFER, UNABLE, Frame, Kind
+from ropewalk.format.dledger.frame import (
+    CONFIG,
+    LEARNER,
+    OK,
+    PRE,
+    ROLLED,
+    STATELESS,
+    TRANSFER,
+    UNABLE,
+    Frame,
+    Kind,
+)
 
 Numbers = tuple[int, int, int, int, int, int]
 
@@ -41,8 +52,8 @@ def to_fields(message: Message) -> tuple[Kind, int, int, Numbers]:
                 return Kind.APPEND, 0, 0, (term, prev.index, prev.term, prev.pos, 0, commit)
             flags = (ROLLED if run.pos != prev.pos else 0) | (CONFIG if run.config is not None else 0)
             return Kind.APPEND, flags, run.count, (term, prev.index, prev.term, prev.pos, run.term, commit)
-        case AppendAnswer(term, ok, prev_index, durable, last, hint_term, counts):
-            flags = (OK if ok else 0) | (0 if counts else LEARNER)
+        case AppendAnswer(term, ok, prev_index, durable, last, hint_term, counts, lacks_state):
+            flags = (OK if ok else 0) | (0 if counts else LEARNER) | (STATELESS if lacks_state else 0)
             return Kind.APPEND_ANSWER, flags, 0, (term, durable, last, hint_term, prev_index, 0)
         case Heartbeat(term, commit, number):
             return Kind.HEARTBEAT, 0, number & 0xFFFFFFFF, (term, commit, 0, 0, 0, 0)
@@ -81,7 +92,8 @@ def from_frame(frame: Frame, segment_size: int) -> Message:
             return Append(first, prev, _run(frame, prev, segment_size), sixth)
         case Kind.APPEND_ANSWER:
             counts = not frame.flags & LEARNER
-            return AppendAnswer(first, bool(frame.flags & OK), fifth, second, third, fourth, counts)
+            ok, lacks_state = bool(frame.flags & OK), bool(frame.flags & STATELESS)
+            return AppendAnswer(first, ok, fifth, second, third, fourth, counts, lacks_state)
         case Kind.HEARTBEAT:
             return Heartbeat(first, second, frame.count)
         case Kind.HEARTBEAT_ANSWER:

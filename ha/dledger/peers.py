@@ -257,6 +257,7 @@ class PeerLink:
                 continue
             group = groups.get(frame.group)
             if group is None:
+                self._peers.on_unknown_group(frame.group)
                 continue  # a member that is set up otherwise, or starts: lost, as on any network
             events, segment_size = group
             if frame.kind in (Kind.BLOCK, Kind.BLOCK_ANSWER):
@@ -342,6 +343,8 @@ class Peers:
         """The members that had lost their logs and were let in again, for good: they know when they have caught up."""
         self.groups: dict[int, tuple[LinkEvents, int]] = {0: (events, me.segment_size)}
         """The groups that share the links, by the number in their frames: receiver, and size of their segments."""
+        self.on_unknown_group: Callable[[int], None] = lambda group: None
+        """Called with the number of a group that is not here, when a frame of it comes."""
         self.blocks = Blocks()
         self.now = now
         self.draw = draw

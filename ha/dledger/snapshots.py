@@ -214,7 +214,7 @@ class SnapshotExchange:
             whole, self._incoming = incoming.end(message), None
             self._judge(whole, incoming.point)
             if (why := self.refuse(decode_member_snapshot(whole).state)) is not None:
-                log.error("this member is behind, and cannot begin with the leader's state", why=why)
+                log.warning("this member is behind, and cannot begin with the leader's state yet", why=why)
                 return
             taken = SnapshotTaken(incoming.leader, incoming.term, incoming.point)
             self._storage.stage_snapshot(whole, partial(self._tell, taken))

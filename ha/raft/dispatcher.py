@@ -2,7 +2,7 @@
 
     PROBE       one frame is on its way, with or without a run: where does the peer's log agree with this one?
     REPLICATE   frames follow each other without waiting, as many as the window holds
-    SNAPSHOT    the peer needs what retention has removed
+    SNAPSHOT    the peer needs what retention has removed, or lacks the state in front of the log
 
 *Next* is the index that is sent next, *match* the index through which the peer has the log on its disk. Frames on
 their way are kept in `_window` until a durable answer covers them, 64 frames and 4 MiB at most: that is how a slow
@@ -276,6 +276,9 @@ class EntryDispatcher:
             return  # the refusal of a frame that was given up already
         if answer.prev < self.match or (self.state is State.REPLICATE and answer.last < self.match):
             return  # older than what this peer has confirmed since
+        if answer.lacks_state:
+            self.state, self._snapshot_at = State.SNAPSHOT, _NEVER
+            return
         self.probe(log.terms.floor(min(answer.last, answer.prev - 1), answer.hint_term) + 1)
         self.match = min(self.match, self.next - 1)  # it lacks what it had confirmed: that disk was lost
 

@@ -265,11 +265,12 @@ class Election:
         return not self.readmission.is_learner
 
     def may_lead(self, log: LogState) -> bool:
-        """Tell whether this member campaigns: it may vote, and is a voter as far as it knows.
+        """Tell whether this member campaigns: it may vote, lacks no state, and is a voter as far as it knows.
 
         One that an entry leaves out which is not committed may be the only member that can commit it.
         """
-        return self.may_vote and self.configs.has_voter(self.me, log.commit.index)
+        is_whole = self.may_vote and not self.settings.lacks_state
+        return is_whole and self.configs.has_voter(self.me, log.commit.index)
 
     # -- campaigns ---------------------------------------------------------------------------------------
 

@@ -385,11 +385,12 @@ class RaftNode:
 
     def _append_received(self, leader: MemberId, append: Append, draft: Draft) -> None:
         self._follow(leader)
-        verdict = self.handler.judge(append, self.log)
+        lacks_state = self.settings.lacks_state
+        verdict = Refusal(-1, -1) if lacks_state else self.handler.judge(append, self.log)
         if isinstance(verdict, Refusal):
             counts = not self.readmission.is_learner
             last, term = verdict.last, verdict.term
-            answer = AppendAnswer(self.term, False, append.prev.index, -1, last, term, counts)
+            answer = AppendAnswer(self.term, False, append.prev.index, -1, last, term, counts, lacks_state)
             self._answer(draft, leader, answer)
             return
         if verdict.cut is not None:

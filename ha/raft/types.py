@@ -157,6 +157,8 @@ class Settings(Struct, frozen=True):
     frame_bytes_max: int = 512 << 10
     preferred: tuple[MemberId, ...] = ()
     """`preferredLeaderId`: these members campaign before the others."""
+    lacks_state: bool = False
+    """Whether the state in front of the log is missing here: it comes with a snapshot, and before any entry."""
     is_newborn: bool = False
     """Whether the group begins while its members run: nobody can lead it yet, so the first campaign comes soon."""
     lease_reads: bool = False
@@ -194,6 +196,8 @@ class AppendAnswer(Struct, frozen=True):
     """The follower's term at `last`, of a refusal."""
     counts: bool = True
     """False of a learner, which is part of no majority."""
+    lacks_state: bool = False
+    """Whether no entry is of use: the state in front of the log is missing."""
 
 
 class Heartbeat(Struct, frozen=True):

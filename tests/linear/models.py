@@ -3,7 +3,8 @@
 A model is a function (state, operation) -> (next state, result), and an initial state. It is deterministic and accepts
 every operation in every state; states are hashable. The checker asks nothing else of it.
 
-    register    read, write, compare_and_put, put_if_absent, delete     None stands for "there is nothing"
+    register    read, write, compare_and_put, put_if_absent, delete,    None stands for "there is nothing"
+                remove: `delete` that does not tell whether there was a value
     counter     add, read                                               `add n` returns the value before
     log         append, read                                            the length of a queue, and a message's place
 """
@@ -40,6 +41,8 @@ def _register(state: Any, operation: Operation) -> tuple[Hashable, Any]:
             return (value, None) if state is None else (state, state)
         case ("delete",):
             return None, state is not None
+        case ("remove",):  # as a part of a call that does not tell of each
+            return None, None
     raise ValueError(operation)
 
 

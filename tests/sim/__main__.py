@@ -1,10 +1,11 @@
 """Run simulated lives of the shipped code: `python -m tests.sim --seeds 2000`, or one again with `--seed 17`.
 
-Five worlds: `store` is one store on a disk that forgets, `group` a master and two slaves with producers and an
+Six worlds: `store` is one store on a disk that forgets, `group` a master and two slaves with producers and an
 operator, `deferred` such a group with timers and transactions, `ledger` three members of DLedger mode with clients that
-read, `kv` such members that serve a region of the key-value store.
-`--bug NAME` plants a bug of tests/bugs first, `--mode` chooses the flush (store) or the class of promise (group). The
-exit status is 1 if a promise was broken, and the line says with which command it can be seen again.
+read, `kv` such members that serve a region of the key-value store, `regions` four regions and more of it.
+`--bug NAME` plants a bug of tests/bugs first, `--mode` chooses the flush (store), the class of promise (group) or the
+length (regions: 400 or 10,000 calls). The exit status is 1 if a promise was broken, and the line says with which
+command it can be seen again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ MODES = {
     "deferred": ("A1", "A3"),
     "ledger": ("dledger",),
     "kv": ("dledger",),
+    "regions": ("short", "long"),
 }
 
 
@@ -29,7 +31,10 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds, from --first on")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, help="this one only")
-    parser.add_argument("--mode", help="sync, async (store), A1, A3 (groups); all of a world if not given")
+    parser.add_argument(
+        "--mode",
+        help="sync, async (store), A1, A3 (groups), short, long (regions); all of a world if not given",
+    )
     parser.add_argument("--bug", help="plant this bug of tests/bugs first")
     parser.add_argument("--verbose", action="store_true", help="tell what happened in each life")
     options = parser.parse_args()
@@ -112,6 +117,23 @@ def _world(name: str) -> tuple[Live, type[AssertionError]]:
             }, life.told
 
         return of_regions, kv.Broken
+    if name == "regions":
+        from tests.sim.kv import regions
+
+        def of_stores(seed: int, mode: str) -> tuple[dict[str, int], list[str]]:
+            store = regions.run(seed, regions.LONG if mode == "long" else regions.OPERATIONS)
+            return {
+                "calls": store.book.operations,
+                "unknown": store.book.unknown,
+                "results on keys": store.answered,
+                "cuts": store.operator.cuts,
+                "deaths": store.deaths,
+                "snapshots": store.snapshots,
+                "starts from one": store.restored,
+                "members given a state": store.installed,
+            }, store.told
+
+        return of_stores, regions.Broken
     from tests.sim import deferred, group
 
     run = group.run if name == "group" else deferred.live

@@ -30,7 +30,8 @@ client's request that only the leader may answer, in a frame of RocketMQ's, and 
 asks for bytes of the log that are damaged here, and its answer has them, or the reason why not (-1: there is no
 checksum of them here). A SNAPSHOT_CHUNK has a piece of the snapshot for the log that begins with entry `index`; END has
 the checksum of all pieces. No other kind has a body. Flags are ROLLED and CONFIG of an APPEND, OK of its answer and of
-a BLOCK_ANSWER, PRE and TRANSFER of votes, UNABLE of a HEARTBEAT_ANSWER, LEARNER of both answers. Unused numbers are 0.
+a BLOCK_ANSWER, PRE and TRANSFER of votes, UNABLE of a HEARTBEAT_ANSWER, STATELESS of an APPEND_ANSWER, LEARNER of both
+answers. Unused numbers are 0.
 
 A head is judged before its body arrives: a size that would be refused anyway must not be buffered first.
 """
@@ -97,10 +98,12 @@ UNABLE: Final = 1
 """The follower would not take the lead now."""
 LEARNER: Final = 2
 """The follower is part of no majority: it lost its log and has not caught up."""
+STATELESS: Final = 4
+"""The follower takes no entries: it lacks the state in front of the log, and needs a snapshot."""
 
 _FLAGS: Final = {
     Kind.APPEND: ROLLED | CONFIG,
-    Kind.APPEND_ANSWER: OK | LEARNER,
+    Kind.APPEND_ANSWER: OK | LEARNER | STATELESS,
     Kind.HEARTBEAT: 0,
     Kind.HEARTBEAT_ANSWER: UNABLE | LEARNER,
     Kind.VOTE: PRE | TRANSFER,

@@ -42,6 +42,7 @@ MESSAGES: list[Message] = [
     HeartbeatAnswer(7, 123, 44, 41, able=False),
     HeartbeatAnswer(7, 123, 44, 41, counts=False),
     AppendAnswer(7, True, -1, 41, 44, -1, counts=False),
+    AppendAnswer(7, False, -1, -1, -1, -1, lacks_state=True),
     TakeLead(7),
     Read(7, 12),
     ReadAnswer(7, 12, 41),

@@ -56,6 +56,16 @@ def test_what_retention_removed_needs_a_snapshot() -> None:
     assert (dispatcher.state, dispatcher.next) == (State.PROBE, 61)
 
 
+def test_a_peer_that_lacks_the_state_in_front_of_the_log_needs_a_snapshot_though_all_entries_are_there() -> (
+    None
+):
+    dispatcher = probing()
+    dispatcher.next_fetch(log(), 0)
+    assert dispatcher.fetched(NOTHING, Run(0, 10, 1, 0, 1000), log(), 1, 0) is not None
+    dispatcher.answered(AppendAnswer(1, False, -1, -1, -1, -1, lacks_state=True), log())
+    assert dispatcher.state is State.SNAPSHOT and dispatcher.needs_snapshot(0)
+
+
 def test_a_snapshot_of_which_nothing_is_heard_any_more_is_asked_for_again() -> None:
     dispatcher = probing()
     dispatcher.next_fetch(log(), 0)

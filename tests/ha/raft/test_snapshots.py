@@ -6,7 +6,9 @@ import pytest
 
 from ha.raft.node import RaftNode
 from ha.raft.types import (
+    NOTHING,
     Append,
+    AppendAnswer,
     Ballot,
     Config,
     Durable,
@@ -15,16 +17,29 @@ from ha.raft.types import (
     Point,
     Received,
     Run,
+    Saved,
     Settings,
     SnapshotAnswer,
     SnapshotBegin,
     SnapshotChunk,
     SnapshotTaken,
+    TakeLead,
     Tick,
+    Vote,
+    VoteAnswer,
+    VoteResult,
 )
 
 OLD, NEW = Point(4, 1, 500), Point(50, 2, 5000)
 BEGIN = SnapshotBegin(3, NEW, 1000)
+
+
+def stateless() -> RaftNode:
+    """Return a member that lacks the state in front of the log, in term 3."""
+    node = RaftNode("n1", Config(("n0", "n1", "n2")), Settings(lacks_state=True), ballot=Ballot(3))
+    for kind in Link:
+        node.step(Linked("n0", 7, kind, True, 0))
+    return node
 
 
 def follower() -> RaftNode:
@@ -81,3 +96,29 @@ def test_a_snapshot_of_a_leader_of_an_older_term_is_not_heard() -> None:
     assert node.step(Received("n0", 7, SnapshotBegin(2, NEW, 1000), 1)).snapshot is None
     node.step(Received("n0", 7, BEGIN, 1))
     assert node.step(SnapshotTaken("n0", 2, NEW)).install is None
+
+
+@pytest.mark.parametrize("run", [None, Run(0, 3, 1, 0, 300)])
+def test_a_member_that_lacks_the_state_in_front_of_the_log_takes_a_snapshot_and_no_entry(
+    run: Run | None,
+) -> None:
+    node = stateless()
+    effects = node.step(Received("n0", 7, Append(3, NOTHING, run, 2), 1))
+    assert (
+        effects.send == (("n0", AppendAnswer(3, False, -1, -1, -1, -1, lacks_state=True)),)
+        and not effects.place
+    )
+    begin = SnapshotBegin(3, Point(0, 1, 100), 1000)
+    assert node.step(Received("n0", 7, begin, 2)).snapshot == ("n0", begin)
+    assert node.step(SnapshotTaken("n0", 3, begin.point)).install == begin.point
+
+
+def test_a_member_that_lacks_the_state_in_front_of_the_log_votes_and_does_not_campaign() -> None:
+    """Its vote is that of an empty log; leading it could apply nothing."""
+    node = stateless()
+    for at_ms in range(0, 5000, 100):
+        assert not node.step(Tick(at_ms, 0, 0.5)).send
+    assert node.step(Received("n0", 7, Vote(4, 9, 3), 6000)).save == Ballot(4, "n0")
+    sent = node.step(Saved(Ballot(4, "n0"))).send
+    assert sent == (("n0", VoteAnswer(4, False, VoteResult.ACCEPT)),)
+    assert not node.step(Received("n0", 7, TakeLead(4), 6001)).save

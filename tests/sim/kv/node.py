@@ -1,4 +1,4 @@
-"""A member of the simulated group that serves a region, and its wall clock, which may be wrong."""
+"""A member of the simulated group that serves regions, and its wall clock, which may be wrong."""
 
 from __future__ import annotations
 
@@ -24,14 +24,27 @@ class KvNode(LedgerNode):
         self.world: KvWorld = world
         self._reopens = False
         self.wall_rate, self.wall_offset_ms = 1.0, 0
+        self.is_away = False
+        """Whether it does not start, for the time being."""
 
     def wall_ms(self) -> int:
         elapsed_ms = (self.world.events.now - START_S) * 1000 * self.wall_rate
         return START_MS + self.wall_offset_ms + int(elapsed_ms)
 
+    def set_wall_rate(self, rate: float) -> None:
+        """Have the wall clock go faster or slower from now on."""
+        elapsed_ms = (self.world.events.now - START_S) * 1000
+        self.wall_offset_ms += int(elapsed_ms * (self.wall_rate - rate))
+        self.wall_rate = rate
+
+    @property
+    def regions(self) -> list[KvRegion]:
+        """Return the regions that it serves, by id; none of one that is down."""
+        return [] if not self.alive or self.member.kv is None else [*self.member.kv]
+
     @property
     def region(self) -> KvRegion:
-        """Return the region that it serves."""
+        """Return the first region."""
         assert self.member.kv is not None
         region = self.member.kv.get(0)
         assert region is not None
@@ -56,8 +69,15 @@ class KvNode(LedgerNode):
             self.world.start_later(self, 0.01)
 
     def start(self) -> None:
-        self._reopens = False
-        super().start()
+        if not self.is_away:
+            self._reopens = False
+            super().start()
+
+    def come_back(self) -> None:
+        """Start again after a long absence."""
+        if self.is_away:
+            self.is_away = False
+            self.start()
 
     def _ledgers(self) -> list[LedgerShell]:
-        return [self.member.ledger, self.region.ledger]
+        return [self.member.ledger, *(region.ledger for region in self.regions)]

@@ -1,4 +1,4 @@
-"""The bugs that the simulated region must find, one patch in tests/bugs each."""
+"""The bugs that the simulated region and the simulated store must find, one patch in tests/bugs each."""
 
 from __future__ import annotations
 
@@ -14,3 +14,9 @@ BUGS = {
     "kv-token-given-twice": 0,
 }
 """Each with the first seed that finds it; the long run searches from 0."""
+
+REGIONS_BUGS = {
+    "kv-read-of-moved-keys": 2,
+    "kv-snapshot-forgets-origin": 0,
+}
+"""Those that show only where regions are cut."""

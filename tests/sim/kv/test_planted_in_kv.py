@@ -1,4 +1,4 @@
-"""The simulated region finds every bug that is planted for it; the same seeds pass without it."""
+"""The simulated region and the simulated store find every bug that is planted for them; unplanted, the seeds pass."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import sys
 
 import pytest
 
-from tests.sim.kv.planted import BUGS, SEEDS
+from tests.sim.kv.planted import BUGS, REGIONS_BUGS, SEEDS
 from tests.support.processes import checkout_environment
 
 
-@pytest.mark.parametrize("name", BUGS)
-def test_the_simulated_region_finds_the_bug(name: str, long_run: bool) -> None:
-    first = 0 if long_run else BUGS[name]
-    command = [sys.executable, "-m", "tests.sim", "--world", "kv", "--bug", name]
+@pytest.mark.parametrize(
+    ("world", "name"), [*(("kv", name) for name in BUGS), *(("regions", name) for name in REGIONS_BUGS)]
+)
+def test_the_simulated_store_finds_the_bug(world: str, name: str, long_run: bool) -> None:
+    first = 0 if long_run else (BUGS | REGIONS_BUGS)[name]
+    command = [sys.executable, "-m", "tests.sim", "--world", world, "--bug", name, "--first", str(first)]
+    mode = ["--mode", "short"] if world == "regions" else []
     done = subprocess.run(
-        [*command, "--first", str(first), "--seeds", str(SEEDS)],
+        [*command, "--seeds", str(SEEDS), *mode],
         env=checkout_environment(),
         capture_output=True,
         text=True,

@@ -14,11 +14,12 @@ What is checked:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 from unittest import mock
 
 from broker.kv import snapshots
+from broker.kv.region import KvRegion
 from broker.kv.snapshots import Limits
 from ha.kv.machine import KvMachine
 from ha.kv.snapshot import StateWalk, restored
@@ -34,7 +35,7 @@ from tests.sim.ledger.node import SIZE, Broken, LedgerNode
 from tests.sim.ledger.trouble import KINDS, Trouble
 from tests.sim.ledger.world import World, live
 
-__all__ = ["Broken", "KvWorld", "run"]
+__all__ = ["Broken", "KvWorld", "live_kv", "run"]
 
 LIMITS = Limits(entries=30, keys_a_turn=4, again_ms=300)
 SEGMENT_SIZE = 8 << 10
@@ -44,7 +45,7 @@ CLIENTS = 5
 class KvTrouble(Trouble):
     """Misfortune of a group whose wall clocks may jump."""
 
-    known = (*KINDS, "clock jumps", "clock jumps", "away")
+    known: tuple[str, ...] = (*KINDS, "clock jumps", "clock jumps", "away")
 
     def _do(self, kind: str, node: LedgerNode) -> None:
         if kind == "clock jumps":
@@ -72,9 +73,9 @@ class KvWorld(World):
         self.seen: dict[tuple[str, int], int | None] = {}
         self.writes = 0
         self.snapshots = self.restored = self.installed = 0
-        self.states: dict[int, str] = {}
-        """By the index of the entry behind which a snapshot was begun: a hash of the state there."""
-        self._region_leaders: dict[int, str] = {}
+        self.states: dict[tuple[int, int], str] = {}
+        """By region and index of the entry behind which a snapshot was begun: a hash of the state there."""
+        self._region_leaders: dict[tuple[int, int], str] = {}
 
     def _make_nodes(self, settings: dict[str, str]) -> Sequence[LedgerNode]:
         nodes = [
@@ -111,46 +112,50 @@ class KvWorld(World):
     def _look(self) -> None:
         super()._look()
         for node in self.nodes:
-            if node.leads_region:
-                term = node.region.ledger.standing.term
-                if self._region_leaders.setdefault(term, node.id) != node.id:
-                    raise Broken(f"{node.id} and {self._region_leaders[term]} lead the region in term {term}")
+            for region in node.regions:
+                if region.leads:
+                    place = region.machine.region.id, region.ledger.standing.term
+                    if self._region_leaders.setdefault(place, node.id) != node.id:
+                        raise Broken(f"{node.id} and {self._region_leaders[place]} lead region, term {place}")
 
     def _rests(self) -> bool:
-        leaders = [node for node in self.nodes if node.leads_region]
-        if self._leader() is None or len(leaders) != 1 or leaders[0].region.waiting:
+        regions = [node.regions for node in self.nodes]
+        if self._leader() is None or len({len(each) for each in regions}) > 1:
             return False
-        ends = {node.region.ledger.core.log.end for node in self.nodes}
-        return len(ends) == 1 and all(
-            node.region.machine.applied == node.region.ledger.core.log.end.index for node in self.nodes
-        )
+        return all(map(_is_at_rest, zip(*regions, strict=True)))
 
     def _state(self, node: LedgerNode) -> str:
         if not node.alive:
             return f"{node} is down"
         assert isinstance(node, KvNode)
-        ledger = node.region.ledger
-        return f"{node} {ledger.standing}, end {ledger.core.log.end}, applied {node.region.machine.applied}"
+        return f"{node}: " + ", ".join(
+            f"region {each.machine.region.id} {each.ledger.standing}, end {each.ledger.core.log.end}, applied "
+            f"{each.machine.applied}"
+            for each in node.regions
+        )
 
     def _judge(self) -> None:
-        digests = {node.id: node.region.machine.digest() for node in self.nodes}
-        if len(set(digests.values())) > 1:
-            raise Broken(f"members differ that have applied the same entries: {digests}")
+        for same in zip(*(node.regions for node in self.nodes), strict=True):
+            digests = [region.machine.digest() for region in same]
+            if len({*digests}) > 1:
+                raise Broken(f"members differ that have applied the same entries: {digests}")
         for node in self.nodes:
-            self._judge_snapshots(node)
-            self.restored += node.region.restored >= 0
+            for region in node.regions:
+                self._judge_snapshots(node, region)
+                self.restored += region.restored >= 0
         self._judge_calls()
 
-    def _judge_snapshots(self, node: KvNode) -> None:
+    def _judge_snapshots(self, node: KvNode, region: KvRegion) -> None:
         """A snapshot on disk is the state behind its entry, though the region went on while it was taken."""
-        root = node.config.store_path_root_dir / "kv" / "0" / "snapshots"
-        for index, _term, _pos in node.region.snapshots.points:
+        id = region.machine.region.id
+        root = node.config.store_path_root_dir / "kv" / str(id) / "snapshots"
+        for index, _term, _pos in region.snapshots.points:
             try:
                 machine, _head = restored(node.disk.read_file(root / f"{index:020d}") or b"", 1 << 30)
             except CorruptRecord as damaged:
                 raise Broken(f"the snapshot of {node} behind entry {index}: {damaged}") from damaged
             self.snapshots += 1
-            if index in self.states and machine.digest() != self.states[index]:
+            if machine.digest() != self.states.get((id, index), machine.digest()):
                 raise Broken(
                     f"the snapshot of {node} behind entry {index} is another state than it was there"
                 )
@@ -180,22 +185,41 @@ def _is_open_read(call: Call) -> bool:
     return call.operation == ("read",) and call.result is UNKNOWN
 
 
+def _is_at_rest(same: tuple[KvRegion, ...]) -> bool:
+    """Return whether one region, as each member has it, is led by one of them, and all have applied its log."""
+    leaders = [region for region in same if region.leads]
+    ends = {region.ledger.core.log.end for region in same}
+    return (
+        len(leaders) == len(ends) == 1
+        and not leaders[0].waiting
+        and {region.machine.applied for region in same} == {end.index for end in ends}
+    )
+
+
 def run(seed: int) -> KvWorld:
     """Live one life, and return it. Raises `Broken`, with what happened last."""
-    states: dict[int, str] = {}
+    return live_kv(seed, KvWorld, LIMITS, SEGMENT_SIZE)
+
+
+W = TypeVar("W", bound=KvWorld)
+
+
+def live_kv(seed: int, make: Callable[[int], W], limits: Limits, segment_size: int) -> W:
+    """Live the life of a world with regions, and return it. Raises `Broken`."""
+    states: dict[tuple[int, int], str] = {}
 
     def walk(machine: KvMachine, term: int, pos: int) -> StateWalk:
-        states[machine.applied] = machine.digest()
+        states[machine.region.id, machine.applied] = machine.digest()
         return StateWalk(machine, term, pos)
 
-    def make(seed: int) -> KvWorld:
-        world = KvWorld(seed)
+    def begin(seed: int) -> W:
+        world = make(seed)
         world.states = states
         return world
 
     with (
         mock.patch.object(snapshots, "StateWalk", walk),
-        mock.patch.object(snapshots, "LIMITS", LIMITS),
-        mock.patch.object(region_store, "SEGMENT_SIZE", SEGMENT_SIZE),
+        mock.patch.object(snapshots, "LIMITS", limits),
+        mock.patch.object(region_store, "SEGMENT_SIZE", segment_size),
     ):
-        return live(seed, make)
+        return live(seed, begin)

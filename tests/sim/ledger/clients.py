@@ -35,7 +35,7 @@ class Client:
     has_backlog = False
 
     def __init__(self, world: World, number: int) -> None:
-        world.clients.append(self)
+        world.callers.append(self)
         self.name = f"client {number}"
         self._world = world
         self._is_loyal = number == 0

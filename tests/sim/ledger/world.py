@@ -69,8 +69,8 @@ class World:
         self.messages: dict[int, bytes] = {}
         """By place, queue id and offset in one number: the body of each message that was answered 0."""
         self._number = 0
-        self.clients: list[Client] = []
-        """Those that were made, each by itself."""
+        self.callers: list[Client] = []
+        """All clients: each adds itself."""
         self.elected: dict[int, str] = {}
         """By term: who was elected in it."""
         settings = {
@@ -135,18 +135,26 @@ class World:
         self._look()
         self._until(lambda: self._leader() is not None, 10.0, "elect a leader")
         self._begin()
+        self._storm()
+        self.quiet = True
+        self._calm()
+        self._until(self._rests, REST_S, "come to rest")
+        self._judge()
+
+    def _storm(self) -> None:
+        """Have misfortune for a while, and end it."""
         trouble = self._make_trouble()
         self.events.run_until(self.events.now + self.chance.choice((1.2, 2.0, 3.2)))
         trouble.is_over = True
         self._heal()
         self.events.run_until(self.events.now + self.chance.uniform(0, 0.5))
-        self.quiet = True
+
+    def _calm(self) -> None:
+        """Wait for calls under way, and what they leave to log."""
         until = self.events.now + PATIENCE_S
-        while self.events.now < until and any(client.waits for client in self.clients):
+        while self.events.now < until and any(client.waits for client in self.callers):
             self.events.run_until(self.events.now + 0.05)
-        self.events.run_until(self.events.now + SETTLE_S)  # for what calls leave to log
-        self._until(self._rests, REST_S, "come to rest")
-        self._judge()
+        self.events.run_until(self.events.now + SETTLE_S)
 
     def _make_nodes(self, settings: dict[str, str]) -> Sequence[LedgerNode]:
         return [LedgerNode(self, number, settings) for number in range(SIZE)]
