@@ -34,7 +34,7 @@ _REST_MAX = 64 << 10
 """More than this of a record that is not whole yet is looked at in the log, and not joined to every piece anew."""
 
 
-class _Arrived(NamedTuple):
+class Arrived(NamedTuple):
     """Bytes of the log as they came, and where the first of them stands."""
 
     base_offset: int
@@ -163,7 +163,7 @@ class Follower:
         base, end, size_max = segment.base_offset, segment.write_position, segment.size
         position = self.boundary - base
         # `dispatch_runs` asks a segment for nothing but these.
-        view = segment if come is None else cast("Segment", _Arrived(self.boundary, come))
+        view = segment if come is None else cast("Segment", Arrived(self.boundary, come))
         begin = view.base_offset - base
         store = self._store
         delay_of = store.delay_of

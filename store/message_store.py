@@ -290,7 +290,7 @@ class MessageStore:
             )
             entry_log.look_for_damage = self._look_for_damage
             self.replica = Replica(
-                self, self._appender, entry_log.writer, entry_log.term_at, entry_log.commit
+                self, self._appender, entry_log.writer, entry_log.term_at, entry_log.commit, entry_log.arrived
             )
         self._open_index(abnormal)
         self._open_checksums(end)

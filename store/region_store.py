@@ -12,7 +12,8 @@ start applies everything through the commit point that was written down, from it
 on. Segments that no start needs any more are removed, the oldest first (`retire_before`).
 
 The body of an entry is a record of RocketMQ's format in an internal topic, whose body is the command. So recovery tells
-whole entries from torn ones as it does for messages.
+whole entries from torn ones as it does for messages. One that opens a term or changes the members is a record of the
+same topic, and with the same body, as in a log of messages.
 """
 
 from __future__ import annotations
@@ -64,11 +65,11 @@ class RegionStore:
         disk: Disk,
         completions: Completions,
         apply: Apply,
-        term_command: Callable[[], bytes],
+        complete: Callable[[bytes], bytes],
         segment_size: int | None = None,
         helpers: Helpers | None = None,
     ) -> None:
-        """`term_command` returns the command that opens a term."""
+        """`complete` returns the body of a configuration's record with what a region's has besides."""
         segment_size = segment_size or SEGMENT_SIZE
         self.log = CommitLog(root / "data", segment_size, disk, ENTRY)
         self.entries = EntryLog(root, root / "notes", root / "tails", self.log, disk)
@@ -79,7 +80,7 @@ class RegionStore:
         self._completions = completions
         self._helpers = helpers or Helpers()
         self._apply = apply
-        self._term_command = term_command
+        self._complete = complete
         self._applied: LogPoint = NOTHING
         self._leads = False
         self._preallocator = Preallocator(
@@ -196,18 +197,22 @@ class RegionStore:
         self.entries.writer.forget()
 
     def append_term_record(self, body: bytes) -> bool:
-        """Append the command that opens a term; False while there is no room. `body` is for logs of messages."""
-        return self.append(self._term_command()) is not None
+        """Append the entry that opens a term, or changes the members; False while there is no room."""
+        return self._append(self._complete(body), configures=True) is not None
 
     def append(self, command: bytes) -> int | None:
         """Append a command as the leader, and return its index; None while there is no room for it."""
+        return self._append(command, configures=False)
+
+    def _append(self, body: bytes, *, configures: bool) -> int | None:
         assert self._leads, "only a leader appends"
-        segment = self._segment_for(entry_size(command))
+        segment = self._segment_for(entry_size(body, configures=configures))
         if segment is None:
             return None
         writer = self.entries.writer
         index = writer.next_index
-        writer(segment, [encode_body(index, segment.base_offset + segment.write_position, command)])
+        place = segment.base_offset + segment.write_position
+        writer(segment, [encode_body(index, place, body, configures=configures)])
         return index
 
     def _segment_for(self, size: int) -> Segment | None:

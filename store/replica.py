@@ -16,11 +16,12 @@ Indexing goes by turns, a few MiB in each: heartbeats are answered in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head, filler_size
 from ropewalk.format.names import TERM_TOPIC
 from store.append import Appender, Message
+from store.entries.arrived import ArrivedBytes
 from store.follow_target import FollowTarget
 from store.log.commitlog import StoreDamaged
 from store.log.entry_writer import EntryWriter, WrittenRun
@@ -28,6 +29,9 @@ from store.log.remedy import MEND
 from store.queues.consume_queue import ConsumeQueue
 from store.recovery.record_runs import KnownQueues, dispatch_runs, learn_queue
 from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
+
+if TYPE_CHECKING:
+    from store.log.segment import Segment
 
 __all__ = ["Replica", "ReplicaTarget"]
 
@@ -59,13 +63,18 @@ class Replica:
         writer: EntryWriter,
         term_at: Callable[[int], int],
         shown: tuple[int, int, int],
+        arrived: ArrivedBytes,
     ) -> None:
-        """`shown` is the point through which the opened store is indexed; `term_at` tells the term of an index."""
+        """`shown` is the point through which the opened store is indexed; `term_at` tells the term of an index.
+
+        `arrived` are the bytes that a leader sent a moment ago.
+        """
         self._store = store
         self._log = store.log
         self._appender = appender
         self._writer = writer
         self._term_at = term_at
+        self._arrived = arrived
         self._known = KnownQueues()
         self._indexed = shown[2]
         """The log offset through which queues have their entries; while this member leads, as of when it began."""
@@ -159,6 +168,7 @@ class Replica:
             at = self._index_some(at, end, grown)
         if at > begin:
             self._indexed = at
+            self._arrived.drop(at)
             self._store.dispatched(grown, begin, at)
 
     def _index_some(self, at: int, end: int, grown: dict[ConsumeQueue, None]) -> int:
@@ -166,9 +176,14 @@ class Replica:
         segment = self._log.find(at)
         if segment is None:
             raise _damaged(self._log.directory, at)
-        base = segment.base_offset
-        position, limit = at - base, min(segment.size, end - base, at - base + TURN_BYTES)
-        after, records, stored_ms = dispatch_runs(segment, position, limit, self._known, grown)
+        position = at - segment.base_offset
+        limit = min(segment.end_offset, end, at + TURN_BYTES)
+        arrived = self._arrived.find(at, limit)
+        # `dispatch_runs` asks a segment for nothing but its bytes and where they stand.
+        view = segment if arrived is None else cast("Segment", arrived)
+        base = view.base_offset
+        limit = min(limit - base, len(view.map))
+        after, records, stored_ms = dispatch_runs(view, at - base, limit, self._known, grown)
         if records:
             store.stored_until(stored_ms)
             return base + after

@@ -175,6 +175,7 @@ class AdminLedger:
             "leads": member.is_leader,
             "waiting": len(broker.acks),
             "snapshot": member.state.snapshots.newest,
+            "regionsBehind": member.regions_behind,
         }
 
 

@@ -2,5 +2,6 @@
 
 regions.py     `KvRegions`: all regions, and how one is cut in two
 region.py      `KvRegion`: a region's log, its `LedgerShell` and its machine, and who waits for an entry
+members.py     `RegionMembers`: regions follow the members of the group of the messages
 requests.py    codes 30100 to 30107: writes at a region's leader, linearizable reads at every member
 """

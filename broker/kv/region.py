@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from msgspec import structs
 
 from broker.context import BrokerContext
 from broker.kv import snapshots
@@ -28,10 +29,10 @@ from ha.dledger.ledger import LedgerShell
 from ha.kv.machine import KvMachine
 from ha.raft.types import Point, Role, Settings, Standing
 from ropewalk.errors import CorruptRecord
+from ropewalk.format.dledger.configuration import decode_configuration, encode_configuration
 from ropewalk.format.kv.commands import (
     Command,
     FoundRegions,
-    OpenTerm,
     Outcome,
     SplitRegion,
     decode_command,
@@ -111,6 +112,8 @@ class KvRegion:
         self._on_born = on_born
         self._on_replaced = on_replaced
         self._refuse_state = refuse_state
+        self.origin: tuple[KvRegion, int] | None = None
+        """The region that this one was cut from in this life, and the index of the entry that did it."""
         self.cut_off: list[KvRegion] = []
         """The regions that were cut from this one in this life: without their own snapshots, they need this log."""
         self._known_through = -1
@@ -120,7 +123,7 @@ class KvRegion:
         self._root = _directory(context, id)
         self._marker = _marker(context, id)
         self._store = RegionStore(
-            self._root, context.disk, context.store.completions, self._apply, self._term_command
+            self._root, context.disk, context.store.completions, self._apply, self._complete
         )
         self._files = RegionSnapshots(self._root, context.disk)
         self.snapshots = Snapshots(
@@ -145,7 +148,10 @@ class KvRegion:
         return bool(self.snapshots.points)
 
     def open(self, shared: LedgerShell, settings: Settings) -> None:
-        """Apply the log, and become a member that shares the links of `shared`. Blocks. Raises `StoreDamaged`."""
+        """Apply the log, and become a member that shares the links of `shared`. Blocks. Raises `StoreDamaged`.
+
+        Where the log names no members, they are to be told by `ledger.found`.
+        """
         context, disk = self._context, self._context.disk
         if disk.exists(self._marker) and not disk.exists(self._root / "currterm"):
             raise StoreDamaged(
@@ -158,7 +164,7 @@ class KvRegion:
             disk.replace_file(self._marker, b"")
         self.ledger = LedgerShell(
             shared.me,
-            dict.fromkeys(shared.first.voters, ("", 0)),
+            {},
             self._store.entries,
             self._store,
             settings,
@@ -248,9 +254,13 @@ class KvRegion:
         """Have `done(True)` called when the machine may be read as the newest state there is; it must read at once."""
         self.ledger.read(done)
 
-    def _term_command(self) -> bytes:
+    def _complete(self, body: bytes) -> bytes:
+        """Return a configuration with what the machine is told by it."""
         address = ":".join(map(str, self._context.address))
-        return encode_command(OpenTerm(max(self._context.now_ms(), self.machine.clock_ms), address))
+        stamp_ms = max(self._context.now_ms(), self.machine.clock_ms)
+        return encode_configuration(
+            structs.replace(decode_configuration(body), serves=address, stamp_ms=stamp_ms)
+        )
 
     def _apply(self, index: int, term: int, data: bytes) -> None:
         try:
@@ -284,7 +294,7 @@ class KvRegion:
             "endKey": region.end.hex(),
             "epoch": region.epoch,
             "member": ledger.me.id,
-            "members": sorted(ledger.addresses),
+            "members": sorted(filter(None, ledger.addresses)),
             "role": standing.role.value,
             "term": standing.term,
             "leader": standing.leader,

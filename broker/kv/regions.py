@@ -37,12 +37,14 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import structlog
 from msgspec.structs import replace
 
 from broker.context import BrokerContext
+from broker.kv.members import RegionMembers
 from broker.kv.region import Busy, Done, KvRegion, NotLeader, has_snapshots, is_marked
 from broker.settings.dledger import region_keys
 from ha.dledger.ledger import LedgerShell, voter_key
@@ -69,6 +71,8 @@ __all__ = ["KvRegions"]
 log = structlog.get_logger("broker.kv")
 
 _RESERVE: Final = struct.Struct(">qq")
+_NO_OUTCOME: Final = b"\xff"
+"""The answer to a request of another member that did nothing, or whose outcome is unknown: one has to have a body."""
 
 
 class KvRegions:
@@ -95,6 +99,7 @@ class KvRegions:
         """Regions that other members have, and that are to be opened without a state."""
         self._is_founding = False
         self._shared: LedgerShell
+        self._members: RegionMembers
         self._settings: Settings
 
     def __iter__(self) -> Iterator[KvRegion]:
@@ -109,6 +114,7 @@ class KvRegions:
     def open(self, shared: LedgerShell, settings: Settings) -> None:
         """Apply all logs, and become a member of each region's group. Blocks. Raises `StoreDamaged`."""
         self._shared, self._settings = shared, settings
+        self._members = RegionMembers(shared, self, self._context.monotonic_ms)
         unborn = {}
         for id in range(REGIONS_MAX):
             if id and not has_snapshots(self._context, id):
@@ -118,10 +124,8 @@ class KvRegions:
                 self._open(region, settings)
             else:
                 unborn[id] = region
-        self._regions[0].ledger.on_forwarded = self._forwarded
         while self._born:
-            parent, _index, machine = self._born.popleft()
-            self._open_born(parent, machine, settings)
+            self._open_born(*self._born.popleft(), settings)
         for id, region in unborn.items():
             if id not in self._regions:
                 raise StoreDamaged(f"{'; '.join(region.snapshots.findings)}. Put one back, or {REFILL}")
@@ -160,12 +164,11 @@ class KvRegions:
 
     def _open(self, region: KvRegion, settings: Settings) -> None:
         id = region.machine.region.id
-        if id:
-            members = sorted(self._shared.first.voters)
-            settings = replace(settings, preferred=(members[id % len(members)],))
-        region.open(self._shared, settings)
+        region.open(self._shared, replace(settings, turn=id) if id else settings)
+        region.ledger.on_forwarded = partial(self._forwarded, region)
         (self._awaiting if settings.lacks_state else self._regions)[id] = region
         self.ledgers.append(region.ledger)
+        self._members.begin(region)
 
     def _heard_of(self, group: int) -> None:
         """Note the region of a frame, if this member lacks regions."""
@@ -180,7 +183,7 @@ class KvRegions:
         if not has_state:
             log.info("waits for the state of a region that was cut off while this member was away", region=id)
 
-    def _open_born(self, parent: KvRegion, machine: KvMachine, settings: Settings) -> None:
+    def _open_born(self, parent: KvRegion, index: int, machine: KvMachine, settings: Settings) -> None:
         """Open a region with the state that its first entry finds, unless it has begun with a later one."""
         if machine.region.id in self._regions:
             return
@@ -189,6 +192,7 @@ class KvRegions:
             return
         region = self._new(machine)
         region.load()
+        region.origin = parent, index
         region.snapshots.is_wanted = True
         parent.cut_off.append(region)
         self._open(region, settings)
@@ -212,7 +216,7 @@ class KvRegions:
             # A log of this member that was lost had no part in the new region: its readmission is over here, too.
             peers.known[voter_key(me.id, machine.region.id + 1)] = me.incarnation
             self._shared.on_noted()
-        self._open_born(parent, machine, replace(self._settings, is_newborn=True))
+        self._open_born(parent, index, machine, replace(self._settings, is_newborn=True))
         log.info(
             "a region was cut in two",
             region=parent.machine.region.id, new=machine.region.id, at=machine.region.start, epoch=machine.region.epoch,
@@ -222,6 +226,7 @@ class KvRegions:
         """Do the work of time of the logs, and cut a new store as `ropewalkKvRegions` says."""
         for region in (*self._regions.values(), *self._awaiting.values()):
             region.tick()
+        self._members.tick()
         root = self._regions[0]
         if self._keys and root.leads and not root.machine.ids and not self._is_founding:
             self._is_founding = True
@@ -272,18 +277,28 @@ class KvRegions:
         elif not root.ledger.forward(_RESERVE.pack(parent, epoch), lambda answer: done(_outcome(answer))):
             raise Busy("region 0 of the key-value store, which numbers the regions, has no leader")
 
-    def _forwarded(self, request: bytes, send: Callable[[bytes], None]) -> None:
-        """Reserve an id as the leader of region 0, for the leader of another region."""
+    def _forwarded(self, region: KvRegion, request: bytes, send: Callable[[bytes], None]) -> None:
+        """Reserve an id as the leader of region 0, or hear as that of any region which members it is to have."""
+        if len(request) != _RESERVE.size:
+            self._members.told(region, request)
+            send(_NO_OUTCOME)
+            return
         parent, epoch = _RESERVE.unpack(request)
         try:
             self._regions[0].propose(
                 lambda stamp: ReserveRegion(stamp, parent, epoch),
-                lambda outcome: send(b"" if outcome is None else encode_outcome(outcome)),
+                lambda outcome: send(_NO_OUTCOME if outcome is None else encode_outcome(outcome)),
             )
         except (NotLeader, Busy):
-            send(b"")
+            send(_NO_OUTCOME)
 
     # -- people --------------------------------------------------------------------------------------
+
+    @property
+    def behind(self) -> list[int]:
+        """Return the regions that have still to follow the members of the group, as far as this member knows."""
+        unopened = {machine.region.id for _parent, _index, machine in self._born}
+        return sorted({*self._members.behind, *self._awaiting, *unopened - self._regions.keys()})
 
     def table(self) -> list[dict[str, object]]:
         """Return the regions as this member has applied their cuts, and where the leader of each is.

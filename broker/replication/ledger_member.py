@@ -73,8 +73,9 @@ _COMMIT_BATCH: Final = -1
 """The code of a request from a follower itself, which no client can send: offsets that pulls have committed there."""
 _NOTHING: Final = (-1, -1, 0)
 _REGIONS_STAY: Final = (
-    "the members of a group with a key-value store (ropewalkKvRegions) are not changed: its regions would keep the old "
-    "ones. A member that lost its disk is let in again by `ropewalk admin dledger readmit` (docs/operate/dledger.md)"
+    "the group has a key-value store (ropewalkKvRegions), and its regions do not go on with one member: start most of "
+    "the others. A member that lost its disk is let in again by `ropewalk admin dledger readmit` "
+    "(docs/operate/dledger.md)"
 )
 _NO_LEADER: Final = "no leader of the group has answered for two seconds: ask again"
 _LATE: Final = (
@@ -418,14 +419,7 @@ class LedgerMember:
         self.ledger.snapshots.make = self._make_snapshot
         self.ledger.on_replaced = self.replaced.set
         if self.kv is not None:
-            members = self.ledger.config.members
-            if {*members} != {*self._settings}:
-                log.warning(
-                    "regions of the key-value store have the members in dLegerPeers, and the log names others",
-                    log=", ".join(members),
-                    dLegerPeers=", ".join(sorted(self._settings)),
-                    remedy="have dLegerPeers name the members in the log, on every member, before ropewalkKvRegions",
-                )
+            self.ledger.configurations.has_store = True
             self.kv.open(self.ledger, settings)
         self._term = self.ledger.standing.term
         self._refused = self._refusal(self.ledger.standing)
@@ -657,8 +651,11 @@ class LedgerMember:
 
         A new member is asked first who it is. `done` is told in words if another process listens at its address.
         """
-        if self.kv is not None:
-            raise ChangeRefused(_REGIONS_STAY)
+        if change.kind is not ChangeKind.REMOVE and (behind := self.regions_behind):
+            raise ChangeRefused(
+                f"CHANGE_IN_PROGRESS: the key-value store's regions {', '.join(map(str, behind))} have still to follow "
+                "the last change of the members: see `ropewalk kv status`, and try again"
+            )
         ledger, config = self.ledger, self.ledger.config
         if self.ask_who_listens is None or not self._leads or change.kind is not ChangeKind.LEARN:
             ledger.change(change, done)
@@ -678,6 +675,11 @@ class LedgerMember:
                 done(str(refused))
 
         self.ask_who_listens(change.member, change.address, answered)
+
+    @property
+    def regions_behind(self) -> list[int]:
+        """Return the regions of the key-value store that have still to follow the last change of the members."""
+        return self.kv.behind if self.kv is not None else []
 
     def trust(self) -> str | None:
         """Count each log here as it is whose end is in doubt; return in words why not, where none is to be trusted."""

@@ -5,6 +5,7 @@ Three sources name members. Which of them are voters is the core's affair; links
     own        the newest configuration in this member's log; `dLegerPeers` while the log has none
     heard      a newer one, which a peer told when it introduced itself: this member's log lacks it
     leaving    members that the newest configuration left out a moment ago: one of them may lead until that is committed
+    pinned     members of another group that shares the links, which may have one for longer than this group
 
 A new member finds its group by any member that `dLegerPeers` names, and the others by what that one tells. A member
 that was away while others came is told of them by whoever is left, and reaches a leader that its log has never heard
@@ -17,6 +18,7 @@ may be newer: both are tried in turn. A wrong one does no harm, as every end of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct
@@ -39,15 +41,13 @@ class Membership(Struct, frozen=True):
 class AddressBook:
     """The members of a group and their addresses, as far as this member knows."""
 
-    def __init__(
-        self, me: MemberId, settings: Mapping[MemberId, str], pinned: Iterable[MemberId] = ()
-    ) -> None:
-        """`settings`: the addresses in `dLegerPeers`; `pinned`: members that stay linked whatever the log says."""
+    def __init__(self, me: MemberId, settings: Mapping[MemberId, str]) -> None:
+        """`settings`: the addresses in `dLegerPeers`."""
         self.own = Membership(-1, dict(settings))
         self._me = me
         self._settings = dict(settings)
-        self._pinned: frozenset[MemberId] = frozenset()
-        """Members that stay linked whatever the log says."""
+        self._pinned: dict[int, frozenset[MemberId]] = {}
+        """The members of each other group, by its number: they stay linked whatever the log says."""
         self._heard: Membership | None = None
         self._leaving: dict[MemberId, int] = {}
         """When the link to a member that has left ends, by this member's clock."""
@@ -63,7 +63,8 @@ class AddressBook:
     def members(self) -> frozenset[MemberId]:
         """Return the other members to be linked to."""
         heard = self._heard.addresses if self._heard is not None else {}
-        return frozenset({*self.own.addresses, *heard, *self._leaving, *self._pinned} - {self._me})
+        pinned = chain.from_iterable(self._pinned.values())
+        return frozenset({*self.own.addresses, *heard, *self._leaving, *pinned} - {self._me})
 
     def address(self, member: MemberId) -> str:
         """Return the address of a member as it was told last; empty for a stranger's."""
@@ -74,13 +75,22 @@ class AddressBook:
         found = dict.fromkeys((self._addresses.get(member, ""), self._settings.get(member, "")))
         return tuple(filter(None, found))
 
-    def pin(self, members: Iterable[MemberId]) -> None:
-        """Keep the members of another group linked, which shares the links, also where the log names them no more."""
-        self._pinned |= {*members} - {self._me}
+    def pin(self, group: int, members: Iterable[MemberId], now: int) -> bool:
+        """Keep the members of another group linked; return whether they are others than before."""
+        before, pinned = self._pinned.get(group, frozenset()), frozenset(members)
+        self._pinned[group] = pinned
+        for member in before - pinned:
+            self._leaving[member] = now + LEAVING_MS
+        return pinned != before
 
     def tell(self, member: MemberId, address: str) -> None:
         """Note the address of a member that an operator names."""
         self._addresses[member] = address
+
+    def tell_strangers(self, addresses: Mapping[MemberId, str]) -> None:
+        """Note the addresses of members of which none is known."""
+        told = {id: address for id, address in addresses.items() if address}
+        self._addresses = {**told, **self._addresses}
 
     def configure(self, membership: Membership, now: int) -> None:
         """Take over the configuration in force: it was appended or received, or a cut went back to it."""

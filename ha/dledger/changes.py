@@ -20,7 +20,7 @@ from ha.raft.quorum import QuorumAckChecker
 from ha.raft.types import Config, MemberId
 from ropewalk.errors import RopewalkError
 
-__all__ = ["Change", "ChangeKind", "ChangeRefused", "refusal_to_go_alone", "target_of"]
+__all__ = ["Change", "ChangeKind", "ChangeRefused", "next_step", "refusal_to_go_alone", "target_of"]
 
 
 class ChangeKind(Enum):
@@ -86,6 +86,14 @@ def target_of(change: Change, config: Config, addresses: Mapping[MemberId, str])
             if not voters:
                 raise ChangeRefused(f"{member} is the only voter: a group without one decides nothing")
             return Config(voters, config.old, tuple(each for each in config.learners if each != member))
+
+
+def next_step(config: Config, target: Config) -> Config:
+    """Return the configuration that a group has next on its way from one to another: a new voter learns first."""
+    fresh = {*target.voters} - {*config.voters, *config.learners}
+    if fresh:
+        return Config(config.voters, (), tuple(sorted({*config.learners, *fresh})))
+    return Config(tuple(sorted(target.voters)), (), tuple(sorted(target.learners)))
 
 
 def refusal_to_go_alone(

@@ -4,7 +4,8 @@ The newest is in force from the moment its entry is in the log, and again until 
 with it, and the storage keeps the rows so that a start needs no scan. A configuration is a run of its own in every
 log, so a run that is read for a peer ends in front of the next one (`first_part`).
 
-Regions (`group` not 0) share the links of the first group and have its members: they keep no rows.
+A region (`group` not 0) shares the links of the first group, and has rows of its own. They note which configuration of
+the first group they follow (`ropewalk.format.dledger.configuration`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ class Configurations:
 
     def __init__(self, first: Config, group: int, storage: LogStorage, peers: Peers) -> None:
         """Begin with the rows of an opened log; `first` is in force while the log names none."""
-        self._first = first
+        self.first = first
+        """The configuration while the log names none."""
+        self.has_store = False
+        """Whether the records that this member writes say that the group has a key-value store."""
+        self.following = -1
+        """Of a region: the index that the change under way follows; -1 if there is none."""
         self._group = group
         self._storage = storage
         self._peers = peers
@@ -38,7 +44,22 @@ class Configurations:
     @property
     def current(self) -> Config:
         """Return the configuration in force."""
-        return config_of(self._rows[-1][1]) if self._rows else self._first
+        return config_of(self._rows[-1][1]) if self._rows else self.first
+
+    @property
+    def newest(self) -> Configuration | None:
+        """Return the newest configuration in the log; None if it names none."""
+        return self._rows[-1][1] if self._rows else None
+
+    @property
+    def of_store(self) -> tuple[int, Configuration | None]:
+        """Return the first configuration that says that the group has a key-value store, and its index."""
+        return next((row for row in self._rows if row[1].store), (-1, None))
+
+    @property
+    def follows(self) -> int:
+        """Return the index of the configuration of the first group that a region follows; -1: it began with it."""
+        return self._rows[-1][1].follows if self._rows else -1
 
     @property
     def addresses(self) -> dict[MemberId, str]:
@@ -60,6 +81,8 @@ class Configurations:
             config.learners,
             {id: self._peers.book.address(id) for id in config.members},
             dict(config.incarnations),
+            store=self.has_store or self.of_store[1] is not None,
+            follows=max(self.follows, self.following),
         )
 
     def add(self, index: int, found: Configuration) -> None:
@@ -89,11 +112,12 @@ class Configurations:
 
     def _publish(self) -> None:
         """Have links come and go with the configuration in force."""
-        if self._group:
-            return
         self._storage.configured(self._rows)
         index, told = (self._rows[-1][0], self._rows[-1][1].addresses) if self._rows else (-1, {})
         book = self._peers.book
+        if self._group:
+            book.tell_strangers(told)
+            return
         self._peers.configure(
             Membership(index, {id: told.get(id) or book.address(id) for id in self.current.members})
         )

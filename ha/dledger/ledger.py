@@ -28,9 +28,9 @@ import crc32c
 import structlog
 
 from ha.dledger import forwards
-from ha.dledger.changes import Change, refusal_to_go_alone, target_of
+from ha.dledger.changes import Change, next_step, refusal_to_go_alone, target_of
 from ha.dledger.configurations import Configurations
-from ha.dledger.frames import to_fields
+from ha.dledger.frames import config_of, to_fields
 from ha.dledger.hello import Identity
 from ha.dledger.kept import KeptBytes
 from ha.dledger.peers import Connection, PeerLink, Peers
@@ -39,6 +39,7 @@ from ha.dledger.status import LedgerStatus, peer_views
 from ha.dledger.storage import LogPoint, LogRun, LogStorage, ReplicaStore
 from ha.raft.node import RaftNode
 from ha.raft.types import (
+    UNKNOWN,
     Append,
     Appended,
     Applied,
@@ -52,6 +53,7 @@ from ha.raft.types import (
     Effects,
     Event,
     Fetched,
+    Founded,
     Leaving,
     Link,
     Linked,
@@ -73,7 +75,7 @@ from ha.raft.types import (
     link_of,
 )
 from ropewalk.errors import RemoteProtocolError, RopewalkError
-from ropewalk.format.dledger.configuration import configuration_in, encode_configuration
+from ropewalk.format.dledger.configuration import Configuration, configuration_in, encode_configuration
 from ropewalk.format.dledger.frame import Kind, encode_head_with
 
 log = structlog.get_logger("ha.dledger")
@@ -122,7 +124,8 @@ class LedgerShell:
         """Begin with an opened log. `addresses` are those in `dLegerPeers`, the own one included.
 
         They are the group's members while the log names none; with a configuration in the log they only help to find
-        a member that has moved. A group that shares the links of another one keeps to them.
+        a member that has moved. A group that shares the links of another one has none of them: it waits for `found`
+        while its log names no members, and neither votes for itself nor counts until then.
 
         `now_ms` is monotonic; `draw` returns random bytes that nobody can guess; `wake` has the owner call `end_turn`
         soon, in a turn of its own; `known` are the incarnations of peers that were noted before, and of this member
@@ -138,12 +141,13 @@ class LedgerShell:
         else:
             told = {id: f"{host}:{port}" for id, (host, port) in addresses.items()}
             self.peers = Peers(me, told, known or {}, readmitted, self, now_ms, draw)
-        self.first = Config(tuple(sorted(addresses)))
-        """The configuration of a log that names none."""
-        self._configurations = Configurations(self.first, self._group, storage, self.peers)
+        first = Config(tuple(sorted(addresses))) if addresses else UNKNOWN
+        self.configurations = Configurations(first, self._group, storage, self.peers)
+        self.follow_refusal: ChangeResult | None = None
+        """The reason why the last step of `follow` was refused; None if it was not."""
         self.core = RaftNode(
             me.id,
-            self.first,
+            first,
             settings,
             ballot=Ballot(*storage.ballot),
             rows=storage.rows,
@@ -151,7 +155,7 @@ class LedgerShell:
             commit=Point(*storage.commit),
             doubt=Point(*storage.doubt) if storage.doubt is not None else None,
             readmitted=self.peers.known.get(voter_key(me.id, self._group)) == me.incarnation,
-            configs=self._configurations.rows,
+            configs=self.configurations.rows,
         )
         self.me = me
         self.on_standing: Callable[[Standing], None] = lambda standing: None
@@ -212,7 +216,8 @@ class LedgerShell:
         """The end of the log when the readmission of this member ended, in this life."""
         storage.on_stuck = self._stuck
         if shares is not None:
-            self.peers.join(self._group, self, storage.segment_size, addresses)
+            self.peers.pin(self._group, filter(None, self.core.peers))
+            self.peers.join(self._group, self, storage.segment_size)
 
     @property
     def commit(self) -> Point:
@@ -222,12 +227,12 @@ class LedgerShell:
     @property
     def config(self) -> Config:
         """Return the configuration in force."""
-        return self._configurations.current
+        return self.configurations.current
 
     @property
     def addresses(self) -> dict[MemberId, str]:
         """Return the members of the configuration in force, this one too if it is one, and their addresses."""
-        return self._configurations.addresses
+        return self.configurations.addresses
 
     def accept(self, connection: Connection) -> PeerLink:
         """Return the session of a connection to this member's port."""
@@ -269,6 +274,8 @@ class LedgerShell:
         now = self._now()
         if not self._group:
             self.peers.tick(now, late)
+        else:
+            self.peers.pin(self._group, filter(None, self.core.peers))
         self._say_stuck(now)
         self._tell(Tick(now, late, self._rng.random()))
         self._forwards.tick(now)
@@ -300,6 +307,60 @@ class LedgerShell:
         self._changes[token] = done
         self._tell(ChangeAsked(token, target, self._now()))
         self._wake()
+
+    # -- groups that share the links ---------------------------------------------------------------------
+
+    @property
+    def founding(self) -> Config | None:
+        """Return the members with which the first other group begins; None while this log has none for good."""
+        index, found = self.configurations.of_store
+        return config_of(found) if found is not None and index <= self.commit.index else None
+
+    @property
+    def settled(self) -> tuple[int, Configuration] | None:
+        """Return the configuration to follow, and its index; None while it is joint or not committed."""
+        configs = self.core.log.configs
+        is_settled = 0 <= configs.index <= self.commit.index and not configs.in_force.old
+        return (
+            (configs.index, self.configurations.newest) if is_settled and self.configurations.newest else None
+        )
+
+    @property
+    def is_founded(self) -> bool:
+        """Tell whether this member knows the members of the group."""
+        return self.core.config != UNKNOWN
+
+    def found(self, base: Config) -> None:
+        """Begin with these members, which every member of the group begins with: the log names none."""
+        self.configurations.first = base
+        self._tell(Founded(base, self._now()))
+
+    def follow(self, index: int, found: Configuration) -> None:
+        """Take a step to the members of group 0, as its configuration `index` says them, as the leader of this group.
+
+        A leader may know an older configuration than the one before it did, so nobody goes back.
+        """
+        if self.configurations.following >= 0:
+            return
+        target = config_of(found)
+        step = next_step(self.config, target)
+        is_last = {*step.voters} == {*target.voters}
+        self.configurations.following = index if is_last else max(index - 1, 0)
+        self.peers.book.tell_strangers(found.addresses)
+        token = _free(self._changes)
+        self._changes[token] = self._followed
+        self._tell(ChangeAsked(token, step, self._now()))
+        self._wake()
+
+    def _followed(self, result: ChangeResult) -> None:
+        self.configurations.following = -1
+        self.follow_refusal = result if result is not ChangeResult.SUCCESS else None
+        if result is ChangeResult.SUCCESS:
+            config = self.config
+            log.info(
+                "a group follows the members of the first one",
+                group=self._group, voters=", ".join(config.voters), learners=", ".join(config.learners),
+            )  # fmt: skip
 
     def read(self, done: Callable[[bool], None]) -> None:
         """Have `done(True)` called when the shown state may be read as the newest there is; it must read at once.
@@ -497,12 +558,12 @@ class LedgerShell:
         if effects.cut is not None:
             point = effects.cut
             storage.cut(point.index, point.term, point.pos, partial(self._tell, CutDone(point)))
-            self._configurations.cut(point.index)
+            self.configurations.cut(point.index)
         for run, skip in effects.place:
             storage.place(run.first, run.count, run.term, run.pos, data, skip)
             self._needs_flush = True
             if run.config is not None:
-                self._configurations.add(run.first, configuration_in(data))
+                self.configurations.add(run.first, configuration_in(data))
         if effects.role is not None:
             self._stand(effects.role)
         if effects.open_term is not None:
@@ -559,7 +620,7 @@ class LedgerShell:
         if run is None:
             self._tell(Fetched(peer, Point(index - 1, -1, 0), None, self._now()))
         else:
-            found, data = self._configurations.first_part(Run(*run), data)
+            found, data = self.configurations.first_part(Run(*run), data)
             self._tell(Fetched(peer, Point(*prev), found, self._now()), data)
 
     def _replaced(self) -> None:
@@ -607,13 +668,12 @@ class LedgerShell:
 
     def _append_configuration(self, config: Config) -> bool:
         """Append the record of a configuration, a run of its own. False: there is no room yet."""
-        found = self._configurations.record(config, self.core.term, self.me.id)
+        found = self.configurations.record(config, self.core.term, self.me.id)
         self._lacks_room = not self._replica.append_term_record(encode_configuration(found))
         if self._lacks_room:
             return False
-        if not self._group:
-            self._configurations.add(self.core.log.end.index + 1, found)
-            self._tell_appended(config)
+        self.configurations.add(self.core.log.end.index + 1, found)
+        self._tell_appended(config)
         return True
 
     # -- messages ----------------------------------------------------------------------------------------

@@ -403,14 +403,15 @@ class Peers:
         for peer in sorted(self.members):
             self.status.setdefault(peer, PeerStatus("")).address = self.book.address(peer)
 
-    def join(
-        self, group: int, events: LinkEvents, segment_size: int, members: Iterable[MemberId] = ()
-    ) -> None:
-        """Have another group share the links, also those that are up; its members stay linked for good."""
+    def pin(self, group: int, members: Iterable[MemberId]) -> None:
+        """Keep the members of a group linked that shares the links, also those that group 0 has no more."""
+        if self.book.pin(group, members, self.now()):
+            self._members_changed()
+
+    def join(self, group: int, events: LinkEvents, segment_size: int) -> None:
+        """Have another group share the links, also those that are up."""
         assert group not in self.groups, group
         self.groups[group] = events, segment_size
-        self.book.pin(members)
-        self._members_changed()
         for link in self._up.values():
             self._meet(link, group, events)
             events.linked(link.peer, link.number, link.kind, True)

@@ -5,7 +5,7 @@
     SNAPSHOT    the peer needs what retention has removed, or lacks the state in front of the log
 
 *Next* is the index that is sent next, *match* the index through which the peer has the log on its disk. Frames on
-their way are kept in `_window` until a durable answer covers them, 64 frames and 4 MiB at most: that is how a slow
+their way are kept in `_window` until a durable answer covers them, 64 frames and 6 MiB at most: that is how a slow
 disk over there is felt here.
 
 The data link keeps its order, so a frame that was lost is noticed when the next one is refused, and the hint says
@@ -172,7 +172,8 @@ class EntryDispatcher:
         if self._fetching == self.next and now - self._fetch_asked_at < 4 * self._settings.resend_ms:
             return None
         self._fetching, self._fetch_asked_at = self.next, now
-        return self.peer, self.next, self._settings.frame_bytes_max
+        is_probe, settings = self.state is State.PROBE, self._settings
+        return self.peer, self.next, settings.frame_bytes_max if is_probe else settings.fetch_bytes_max
 
     def fetched(self, prev: Point, run: Run | None, log: LogState, term: int, now: int) -> Append | None:
         """Return the frame for a run that was read; None if that run is no longer the one that is next."""

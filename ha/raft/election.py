@@ -224,12 +224,16 @@ class Election:
 
     def _timeout(self) -> int:
         low, high, draw = self.settings.election_min_ms, self.settings.election_max_ms, self._draw
-        preferred = self.settings.preferred
+        preferred = self._preferred
         if preferred and self.leader is None and self.campaign is not Campaign.NONE:
             preferred = ()  # a chance has passed: from now on all draw alike
         if preferred:
             draw = draw / 2 if self.me in preferred else 0.5 + draw / 2
         return low + int(draw * (high - low))
+
+    @property
+    def _preferred(self) -> tuple[MemberId, ...]:
+        return self.settings.preferred_of(self.configs.in_force.voters)
 
     def link_lost(self, peer: MemberId) -> None:
         """Hurry to the next leader if it was the link to this one, unless leases may be read under it (rule 7)."""
@@ -239,13 +243,13 @@ class Election:
         self.leader_heard = NEVER
         self.deadline = min(self.deadline, self.now + low + int(self._draw * (high - low)))
 
-    def _hurry(self) -> None:
+    def hurry(self) -> None:
         """Let the first campaign of a new group come soon: the others have heard of it with a heartbeat.
 
         Preferred members come a heartbeat before the others, who may have heard of it first.
         """
-        settings = self.settings
-        beats = 2 if settings.preferred and self.me not in settings.preferred else 1
+        settings, preferred = self.settings, self._preferred
+        beats = 2 if preferred and self.me not in preferred else 1
         rush = settings.rush_min_ms + int(self._draw * (settings.rush_max_ms - settings.rush_min_ms))
         self.deadline = self.now + beats * settings.heartbeat_ms + rush
 
@@ -282,7 +286,7 @@ class Election:
         if self.deadline is None:
             self.set_deadline()
             if self.settings.is_newborn:
-                self._hurry()
+                self.hurry()
         assert self.deadline is not None
         if late > self.settings.late_max_ms:
             self.deadline += late

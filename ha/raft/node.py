@@ -47,6 +47,7 @@ from ha.raft.types import (
     Effects,
     Event,
     Fetched,
+    Founded,
     Heartbeat,
     HeartbeatAnswer,
     Leaving,
@@ -259,6 +260,10 @@ class RaftNode:
                     self.now,
                     draft,
                 )
+            case Founded():
+                self._advance_clock(event.now)
+                self.log.configs.found(event.config)
+                self.election.hurry()
             case Leaving():
                 self.election.is_leaving = True
             case DoubtDropped():

@@ -116,6 +116,12 @@ class ConfigHistory:
         self._configs.append(config)
         self._in_force()
 
+    def found(self, base: Config) -> None:
+        """Take the configuration in front of a log that names none: it is known only now."""
+        assert len(self._configs) == 1, (base, self._configs)
+        self._configs[0] = base
+        self._in_force()
+
     def cut(self, index: int) -> None:
         """Forget the configurations behind `index`, and go back to the one before them."""
         if self._indexes[-1] <= index:

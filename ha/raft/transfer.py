@@ -206,7 +206,7 @@ class Transfers:
         self, leadership: Leadership | None, quorum: QuorumAckChecker, stuck: bool
     ) -> tuple[MemberId, ...]:
         """Return the members that should lead in place of this one, if they could."""
-        preferred = self._settings.preferred
+        preferred = self._settings.preferred_of(quorum.config.voters)
         if stuck:
             return leadership.able_quorum(quorum) if leadership is not None else ()
         return (

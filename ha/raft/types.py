@@ -48,6 +48,8 @@ class Config(Struct, frozen=True):
         return tuple(sorted({*self.voters, *self.old, *self.learners}))
 
 
+UNKNOWN: Final = Config(("",))
+"""The members of a group as one knows them that has still to be told: nobody whom it could reach, nor itself."""
 ConfigRow = tuple[int, Config]
 """(index, configuration): the entry that carries it. The index -1 is in front of every log."""
 
@@ -153,10 +155,14 @@ class Settings(Struct, frozen=True):
     pending_bytes_max: int = 64 << 20
     """Uncommitted bytes of a leader: the bound of every cut, and of what a new leader has to index."""
     window_frames: int = 64
-    window_bytes: int = 4 << 20
+    window_bytes: int = 6 << 20
     frame_bytes_max: int = 512 << 10
+    fetch_bytes_max: int = 2 << 20
+    """The size of a read for a peer that lags, which is sent as one frame: each takes a turn of a busy loop."""
     preferred: tuple[MemberId, ...] = ()
     """`preferredLeaderId`: these members campaign before the others."""
+    turn: int = -1
+    """In place of `preferred`: the voter with this number is, counted on from the first one; -1: nobody's turn."""
     lacks_state: bool = False
     """Whether the state in front of the log is missing here: it comes with a snapshot, and before any entry."""
     is_newborn: bool = False
@@ -167,6 +173,10 @@ class Settings(Struct, frozen=True):
     learner_lag_max: int = 1000
     learner_bytes_max: int = 8 << 20
     """A learner that lacks as many entries, or bytes, is not made a voter: commits would wait for it."""
+
+    def preferred_of(self, voters: tuple[MemberId, ...]) -> tuple[MemberId, ...]:
+        """Return the members that are preferred where these vote, in their order."""
+        return (voters[self.turn % len(voters)],) if self.turn >= 0 else self.preferred
 
 
 # -- messages --------------------------------------------------------------------------------------------
@@ -480,6 +490,13 @@ class Leaving(Struct, frozen=True):
     """The member is about to stop: from now on it neither campaigns nor takes the lead over."""
 
 
+class Founded(Struct, frozen=True):
+    """The configuration in front of a log that names none is known: it was `UNKNOWN` until now."""
+
+    config: Config
+    now: int
+
+
 class DoubtDropped(Struct, frozen=True):
     """A person decided that this log may be counted as it is: nothing that is missed was behind its end."""
 
@@ -517,6 +534,7 @@ Event = (
     | ReadAsked
     | ChangeAsked
     | Leaving
+    | Founded
     | DoubtDropped
 )
 

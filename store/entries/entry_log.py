@@ -26,6 +26,7 @@ import msgspec
 
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head
+from store.entries.arrived import ArrivedBytes
 from store.entries.cut import remove_behind
 from store.entries.damage import find_damaged_entry
 from store.entries.files import NOTHING, CommitNote, ConfigurationRow, LedgerFiles, LogPoint, LogRun, TermRow
@@ -109,6 +110,8 @@ class EntryLog:
         """Look for damaged places of the log, and tell whether there are any that may be mended."""
         self.writer = EntryWriter(self._written)
         """The writer of this member's own entries, while it leads."""
+        self.arrived = ArrivedBytes()
+        """What a leader sent and nobody has looked at yet."""
         self.found: FoundEntries
         self.ballot = (0, "")
         self.commit = NOTHING
@@ -358,6 +361,7 @@ class EntryLog:
         data = memoryview(order.data)[order.skip :] if order.skip else order.data
         assert segment.write_position + len(data) <= segment.room, (order[:4], segment.base_offset)
         segment.append(data)
+        self.arrived.add(target, data)
         index = decode_head(data).index
         self._grew(index, order.first + order.entries - index, order.term, target, target + len(data))
         return True
@@ -433,6 +437,7 @@ class EntryLog:
     def _cut_now(self, order: _Cut) -> None:
         index, _term, pos = order.point
         log = self._log
+        self.arrived.clear()
         removed = log.cut(pos)
         kept = log.segments[-1] if log.segments else None
         old_end = kept.write_position if kept is not None else 0

@@ -27,7 +27,7 @@ _LAST_READS_MAX: Final = 16
 
 Place = tuple[int, int]
 """(index, log offset) of an entry"""
-FoundRun = tuple[LogPoint, LogRun | None, bytes]
+FoundRun = tuple[LogPoint, LogRun | None, bytes | memoryview]
 
 
 class Marks:
@@ -75,8 +75,8 @@ def read_run(
 ) -> tuple[FoundRun, Place | None]:
     """Return the point before `index`, whole entries of one term from there on, and the place of the last of them.
 
-    No run if the log does not begin before `index`: retention has removed it, or the entry before it. Reads the map, so
-    may block; `end` is the log offset behind the last entry.
+    No run if the log does not begin before `index`: retention has removed it, or the entry before it. Blocks; `end` is
+    the log offset behind the last entry.
     """
     prev = NOTHING
     place: Place | None = (0, segments[0].base_offset) if segments and not segments[0].base_offset else None
@@ -99,27 +99,38 @@ def _run_at(
 ) -> tuple[FoundRun, Place | None]:
     segment = _holder(segments, pos)
     assert segment is not None
-    begin = at = pos - segment.base_offset
-    limit = min(segment.size - HEAD_SIZE, end - segment.base_offset - 1)
-    count, run_term, last = 0, -1, at
-    data, place, unpack = segment.map, segment.base_offset, _WHOLE_HEAD.unpack_from
-    while at <= limit:
-        magic, size, found, term, own_place, crc, body_size = unpack(data, at)
-        if magic != MAGIC or found != index + count or (count and term != run_term):
-            break
-        if count and at + size - begin > bytes_max:
-            break
-        if own_place != place + at or size != HEAD_SIZE + body_size:
-            break
-        if crc and crc32(data[at + HEAD_SIZE : at + size]) != crc:
-            break
-        run_term, last = term, at
-        at += size
-        count += 1
+    data = _read(segment, pos - segment.base_offset, min(segment.size, end - segment.base_offset), bytes_max)
+    at, count, run_term, last, size_read = 0, 0, -1, 0, len(data)
+    unpack = _WHOLE_HEAD.unpack_from
+    with memoryview(data) as view:
+        while at + HEAD_SIZE <= size_read:
+            magic, size, found, term, own_place, crc, body_size = unpack(data, at)
+            if magic != MAGIC or found != index + count or (count and term != run_term):
+                break
+            if at + size > size_read or own_place != pos + at or size != HEAD_SIZE + body_size:
+                break
+            if crc and crc32(view[at + HEAD_SIZE : at + size]) != crc:
+                break
+            run_term, last = term, at
+            at += size
+            count += 1
     if not count:
         return (NOTHING, None, b""), None
-    run = index, count, run_term, pos, at - begin
-    return (prev, run, bytes(data[begin:at])), (index + count - 1, segment.base_offset + last)
+    run = index, count, run_term, pos, at
+    return (prev, run, data if at == size_read else memoryview(data)[:at]), (index + count - 1, pos + last)
+
+
+def _read(segment: Segment, begin: int, end: int, bytes_max: int) -> bytes:
+    """Read entries by system call: a cold page stops this thread, and not the loop. The next ones are prefetched."""
+    file, size = segment.file, min(max(bytes_max, HEAD_SIZE), end - begin)
+    data = file.read_at(begin, size)
+    if size >= HEAD_SIZE:
+        first: int = _HEAD.unpack_from(data)[1]
+        if size < first <= end - begin:
+            size = first
+            data = file.read_at(begin, size)
+    file.read_ahead(begin + size, min(bytes_max, segment.size - begin - size))
+    return data
 
 
 def _holder(segments: Sequence[Segment], offset: int) -> Segment | None:

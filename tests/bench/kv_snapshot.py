@@ -21,7 +21,8 @@ from pathlib import Path
 from broker.kv.snapshots import Limits, Snapshots
 from ha.kv.machine import ITEM_BYTES, KvMachine
 from ha.kv.region import Region
-from ropewalk.format.kv.commands import Command, OpenSession, OpenTerm, Write, decode_command, encode_command
+from ropewalk.format.dledger.configuration import Configuration, encode_configuration
+from ropewalk.format.kv.commands import Command, OpenSession, Write, decode_command, encode_command
 from ropewalk.format.kv.items import Operation, Put
 from store.io.disk import Disk
 from store.io.workers import Completions, Worker
@@ -41,9 +42,7 @@ class RegionLoop:
         disk = Disk()
         self.machine = KvMachine(Region(0), memory_max)
         self.completions = Completions(lambda: None)
-        self.store = RegionStore(
-            root, disk, self.completions, self._apply, lambda: encode_command(OpenTerm(0, "here"))
-        )
+        self.store = RegionStore(root, disk, self.completions, self._apply, lambda body: body)
         worker = Worker("snapshots", self.completions)
         self.snapshots = Snapshots(self.store, RegionSnapshots(root, disk), worker, Limits())
         self.machine, self.point = self.snapshots.load(self.machine)
@@ -59,7 +58,7 @@ class RegionLoop:
         entries = self.store.entries
         entries.save(1, "n0", lambda: None)
         self.store.lead(1, entries.end[0] + 1)
-        while not self.store.append_term_record(b""):
+        while not self.store.append_term_record(encode_configuration(Configuration(1, "n0", ("n0",)))):
             self._settle()
         self._session = self.append(OpenSession(0))
         self.commit()

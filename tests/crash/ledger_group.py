@@ -93,15 +93,20 @@ class LedgerGroup:
     """Use it as a context: leaving it ends everything."""
 
     def __init__(
-        self, root: Path, *, tracer: Sequence[str] = (), settings: dict[str, str | int] | None = None
+        self,
+        root: Path,
+        *,
+        tracer: Sequence[str] = (),
+        settings: dict[str, str | int] | None = None,
+        command: Sequence[str] | None = None,
     ) -> None:
-        """`tracer` is put in front of the command of n0."""
+        """`tracer` is put in front of the command of n0; `command` are the words that start `ropewalk` for members."""
         self.root = root
         self.settings = settings or {}
         self.ports = free_ports(7)
         self.name_server = f"127.0.0.1:{self.ports[6]}"
         self.peers = ";".join(f"n{each}-127.0.0.1:{self.ports[3 + each]}" for each in range(3))
-        command = checkout_command()
+        command = command or checkout_command()
         self.members = [
             Member(self, each, [*tracer, *command] if not each else command, self.ports[each], self.peers)
             for each in range(3)

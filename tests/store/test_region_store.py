@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ropewalk.format.dledger.configuration import Configuration, encode_configuration
 from ropewalk.format.dledger.entry import HEAD_SIZE
 from store.io.disk import Disk
 from store.io.workers import Completions
@@ -15,7 +16,10 @@ from store.log.commitlog import StoreDamaged
 from store.region_store import RegionStore
 
 SEGMENT = 64 << 10
-TERM = b"a term"
+
+
+def term_body(term: int) -> bytes:
+    return encode_configuration(Configuration(term, "n0", ("n0",)))
 
 
 class Region:
@@ -25,7 +29,12 @@ class Region:
         self.applied: list[tuple[int, int, bytes]] = []
         self.completions = Completions(lambda: None)
         self.store = RegionStore(
-            root, Disk(), self.completions, lambda *entry: self.applied.append(entry), lambda: TERM, SEGMENT
+            root,
+            Disk(),
+            self.completions,
+            lambda *entry: self.applied.append(entry),
+            lambda body: body,
+            SEGMENT,
         )
         self.findings = self.store.open()
 
@@ -38,7 +47,7 @@ class Region:
         entries = self.store.entries
         entries.save(term, "n0", lambda: None)
         assert self.store.lead(term, entries.end[0] + 1)
-        while not self.store.append_term_record(b""):
+        while not self.store.append_term_record(term_body(term)):
             self.settle()
 
     def append(self, command: bytes) -> int:
@@ -72,7 +81,10 @@ def filled(root: Path) -> list[tuple[int, int, bytes]]:
     assert [region.append(each) for each in commands] == list(range(1, 61))
     region.commit()
     region.store.close()
-    assert region.applied == [(0, 1, TERM), *((number, 1, each) for number, each in enumerate(commands, 1))]
+    assert region.applied == [
+        (0, 1, term_body(1)),
+        *((number, 1, each) for number, each in enumerate(commands, 1)),
+    ]
     return region.applied
 
 
@@ -84,7 +96,7 @@ def test_a_start_applies_everything_again_over_many_files(tmp_path: Path) -> Non
     again.lead(2)
     assert again.append(b"next") == 62
     again.commit()
-    assert again.applied[-2:] == [(61, 2, TERM), (62, 2, b"next")]
+    assert again.applied[-2:] == [(61, 2, term_body(2)), (62, 2, b"next")]
     again.store.close()
 
 

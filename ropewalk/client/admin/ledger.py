@@ -118,18 +118,50 @@ class LedgerSteps(MessageSteps):
         return {each.id: each.snapshot for each in found}
 
     def change_members(
-        self, broker: str, change: str, id: str, address: str = "", replacing: str = ""
+        self,
+        broker: str,
+        change: str,
+        id: str,
+        address: str = "",
+        replacing: str = "",
+        *,
+        wait_s: float = 30.0,
     ) -> Steps[LedgerMembers]:
         """Have the leader take one step: a member `learn`s, a learner is `promote`d, a member is `remove`d.
 
-        Returns the members then. A leader that is lost meanwhile is followed by the next one, which is asked again.
-        Raises what the leader answered where it refuses.
+        Returns the members then, when the regions of a key-value store have them, too. A leader that is lost meanwhile
+        is followed by the next one, which is asked again. Raises what the leader answered where it refuses, and
+        `Rejected` where regions have not followed within `wait_s`.
         """
+        members = yield from self._change_group(broker, change, id, address, replacing)
+        yield from self._await_regions(broker, wait_s)
+        return members
+
+    def _await_regions(self, broker: str, wait_s: float) -> Steps[None]:
+        """Wait until all regions of the key-value store, if there is one, have the members of the group."""
+        for _ in range(max(int(wait_s / _PAUSE_S), 1)):
+            leader = _leader((yield from self.ledger_status(broker=broker)))
+            if leader is not None and not leader.regions_behind:
+                return
+            yield Pause(_PAUSE_S)
+        behind = ", ".join(map(str, leader.regions_behind)) if leader is not None else ""
+        raise Rejected(
+            f"the group has made the change, and the regions {behind} of its key-value store have still to follow: "
+            "stop none of the members before. They go on by themselves; `ropewalk kv status` shows them. Repeat the "
+            "command to wait on"
+            if leader is not None
+            else f"the group has made the change, and no member of {broker} leads now: repeat the command"
+        )
+
+    def _change_group(
+        self, broker: str, change: str, id: str, address: str, replacing: str
+    ) -> Steps[LedgerMembers]:
         failure: RopewalkError | None = None
         for _ in range(_TRIES):
             leader = _leader((yield from self.ledger_status(broker=broker)))
             if leader is not None:
-                if change == "remove" and failure is not None and id not in leader.members.everyone:
+                is_again = failure is not None or leader.regions_behind
+                if change == "remove" and is_again and id not in leader.members.everyone:
                     return leader.members
                 header = LedgerChangeHeader(change, id, address, replacing)
                 try:
@@ -163,7 +195,7 @@ class LedgerSteps(MessageSteps):
 
         `told` hears of the progress. Raises `Rejected` when `wait_s` have passed without any: it learns on.
         """
-        members = yield from self.change_members(broker, "learn", id, address)
+        members = yield from self.change_members(broker, "learn", id, address, wait_s=wait_s)
         if id in members.learners:
             told(f"{id} learns, and votes when it has the log")
             yield from self.await_learner(broker, id, wait_s=wait_s, told=told)
@@ -175,7 +207,9 @@ class LedgerSteps(MessageSteps):
         """Have a learner vote, and a voter leave for it; it is asked for again while the learner lags a little."""
         for _ in range(max(int(wait_s / _PAUSE_S), 1)):
             try:
-                return (yield from self.change_members(broker, "promote", id, replacing=replacing))
+                return (
+                    yield from self.change_members(broker, "promote", id, replacing=replacing, wait_s=wait_s)
+                )
             except Refused as refused:
                 if not (refused.remark or "").startswith("NOT_CAUGHT_UP"):
                     raise

@@ -203,6 +203,8 @@ class LedgerStatus:
     """Index of the entry through which its newest snapshot of the tables is; -1 if it has none."""
     doubt: int = -1
     """Index of the furthest entry that a start had to cut, and may have confirmed; -1 if there is none."""
+    regions_behind: tuple[int, ...] = ()
+    """Regions of the key-value store that have still to follow the last change of the members, as it knows."""
 
 
 @_reads_a_peer
@@ -242,6 +244,7 @@ def read_ledger_status(member: BrokerMember, document: Document) -> LedgerStatus
         bool(document.get("stuck", False)),
         int(document.get("snapshot", -1)),
         int((document.get("doubt") or {"index": -1})["index"]),
+        tuple(map(int, document.get("regionsBehind", ()))),
     )
 
 

@@ -7,6 +7,10 @@ A record of topic `rmq_sys_ROPEWALK_TERM` has this body in JSON. It opens a term
 
 `old` are the voters before, while the configuration is joint. What is empty may be left out: before members could
 change there were `term`, `leader` and `voters` only.
+
+A group that has a key-value store says `"store": true` from some entry on: region 0 begins with the members that the
+first such entry names. In the log of a region, `follows` is the index of the entry of the group's log whose members
+these are, `serves` the address at which clients reach the leader, and `stamp_ms` the time for the region's machine.
 """
 
 from __future__ import annotations
@@ -32,11 +36,24 @@ class Configuration(msgspec.Struct, frozen=True, omit_defaults=True):
     addresses: dict[str, str] = {}
     """`host:port` of each member, as far as it was known."""
     incarnations: dict[str, bytes] = {}
+    store: bool = False
+    """Whether the group has a key-value store."""
+    follows: int = -1
+    """Of a region: the index of the entry of the group's log that these members follow; -1: they began with it."""
+    serves: str = ""
+    """Of a region: the address at which clients reach the leader."""
+    stamp_ms: int = 0
+    """Of a region: when the record was written, by the leader's clock."""
 
     def says_the_same(self, other: Configuration) -> bool:
         """Return whether the two differ in their terms and leaders at most."""
-        fields = (self.voters, self.old, self.learners, self.addresses, self.incarnations)
-        return fields == (other.voters, other.old, other.learners, other.addresses, other.incarnations)
+        return self._members == other._members
+
+    @property
+    def _members(self) -> tuple[object, ...]:
+        return (
+            self.voters, self.old, self.learners, self.addresses, self.incarnations, self.store, self.follows
+        )  # fmt: skip
 
 
 def encode_configuration(configuration: Configuration) -> bytes:

@@ -52,7 +52,7 @@ from ropewalk.format.sidecar import BLOCK_SIZE
 
 HEAD_SIZE: Final = 64
 BODY_SIZE_MAX: Final = ENTRY_SIZE_MAX
-"""A frame carries at most 512 KiB, or one entry that is larger."""
+"""A frame carries at most 512 KiB, 2 MiB for a member that lags, or one entry that is larger."""
 SNAPSHOT_SIZE_MAX: Final = 1 << 30
 """The size of a snapshot, which is kept in memory on its way."""
 CHUNK_SIZE_MAX: Final = 512 << 10

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from ropewalk.errors import CorruptRecord
+from ropewalk.format.dledger.configuration import decode_configuration
 from ropewalk.format.kv.items import (
     Operation,
     Result,
@@ -111,6 +112,7 @@ class SplitRegion(Struct, frozen=True):
 
 Command = OpenTerm | OpenSession | Write | FoundRegions | ReserveRegion | SplitRegion
 _OPEN, _SESSION, _WRITES, _FOUND, _RESERVE, _SPLIT = range(1, 7)
+_CONFIGURATION: Final = b"{"
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
@@ -160,7 +162,13 @@ def encode_command(command: Command) -> bytes:
 
 
 def decode_command(data: bytes | memoryview) -> Command:
-    """Return the command in a log's record. Raises `CorruptRecord`."""
+    """Return the command in a log's record. Raises `CorruptRecord`.
+
+    A record with a configuration of the region, which opens a term or changes the members, is in JSON.
+    """
+    if data[:1] == _CONFIGURATION:
+        found = decode_configuration(bytes(data))
+        return OpenTerm(found.stamp_ms, found.serves)
     try:
         kind, stamp = _COMMAND.unpack_from(data)
         if kind == _WRITES:  # HOT

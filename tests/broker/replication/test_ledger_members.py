@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from structlog.testing import capture_logs
-
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
 from tests.support.ledger_brokers import LedgerBrokers, Member, raft_address
@@ -157,24 +155,16 @@ def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
         make(group, "remove", 3)
 
 
-def test_members_of_a_group_with_a_key_value_store_stay(tmp_path: Path) -> None:
+def test_a_member_with_a_key_value_store_does_not_go_on_alone(tmp_path: Path) -> None:
     with LedgerBrokers(tmp_path, ropewalkKvRegions="1") as group:
         send(group, b"1")
-        answer = ask(group, "learn", 3, address=raft_address(3))
+        for index in (0, 2):
+            group.stop(index)
+        last = group.members[1]
+        group.until(lambda: last.member.ledger.standing.leader is None, "alone")
+        answer = last.connect().call(FORCE, {"id": "n1"})
         assert answer.code == ResponseCode.ILLEGAL_OPERATION
         assert "ropewalkKvRegions" in (answer.remark or "") and "readmit" in (answer.remark or "")
-
-
-def test_a_key_value_store_whose_members_would_not_be_the_groups_is_told_of(tmp_path: Path) -> None:
-    with LedgerBrokers(tmp_path) as group:
-        send(group, b"1")
-        take_in(group, 3)
-        group.until(lambda: len(voters(group.members[0])) == 4, "n0 knows it")
-        for index, told in ((0, True), (3, False)):
-            group.stop(index)
-            with capture_logs() as logs:
-                group.start(index, ropewalkKvRegions="1")
-            assert any("the log names others" in each["event"] for each in logs) is told
 
 
 def test_the_last_member_goes_on_alone_by_force_and_takes_others_in_again(tmp_path: Path) -> None:

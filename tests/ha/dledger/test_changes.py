@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ha.dledger.changes import Change, ChangeKind, ChangeRefused, refusal_to_go_alone, target_of
+from ha.dledger.changes import Change, ChangeKind, ChangeRefused, next_step, refusal_to_go_alone, target_of
 from ha.raft.types import Config
 
 LEARN, PROMOTE, REMOVE = ChangeKind
@@ -53,6 +53,13 @@ def test_a_change_has_a_target_and_one_that_is_made_already_has_the_same(
 def test_a_change_that_makes_no_sense_is_refused_in_words(change: Change, words: str) -> None:
     with pytest.raises(ChangeRefused, match=words):
         target_of(change, GROUP, ADDRESSES)
+
+
+def test_a_region_that_follows_has_a_new_voter_learn_first_and_lets_the_old_one_go_with_its_vote() -> None:
+    target = Config(("n0", "n2", "n4"), (), ())
+    learns = next_step(GROUP, target)
+    assert learns == Config(GROUP.voters, (), ("n3", "n4"))
+    assert next_step(learns, target) == target == next_step(target, target)
 
 
 def test_the_only_voter_stays() -> None:

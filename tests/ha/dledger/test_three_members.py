@@ -143,7 +143,9 @@ async def test_a_leader_without_links_loses_its_lead_and_its_tail_is_cut() -> No
 
 @in_trio
 async def test_a_member_whose_disk_hangs_holds_nobody_up_and_catches_up() -> None:
-    async with group(Settings(window_frames=4, window_bytes=64 << 10, frame_bytes_max=16 << 10)) as members:
+    async with group(
+        Settings(window_frames=4, window_bytes=64 << 10, frame_bytes_max=16 << 10, fetch_bytes_max=32 << 10)
+    ) as members:
         leader = await leader_of(members.all)
         slow = next(node for node in members.all if node is not leader)
         slow.storage.is_held = True

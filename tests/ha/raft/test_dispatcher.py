@@ -36,6 +36,16 @@ def test_a_read_that_was_lost_is_asked_for_again() -> None:
     assert dispatcher.next_fetch(log(), 2000) == asked
 
 
+def test_a_peer_that_lags_is_read_for_in_larger_pieces_once_its_log_is_known_to_agree() -> None:
+    # Each read takes a turn of a loop that is busy with producers: pieces of a frame's size were 35 MB/s there.
+    dispatcher = probing()
+    dispatcher.next_fetch(log(), 0)
+    assert dispatcher.fetched(NOTHING, Run(0, 10, 1, 0, 1000), log(), 1, 0) is not None
+    dispatcher.answered(AppendAnswer(1, True, -1, 9, 9, -1), log())
+    assert dispatcher.next_fetch(log(), 0) == ("n1", 10, SETTINGS.fetch_bytes_max)
+    assert SETTINGS.fetch_bytes_max > SETTINGS.frame_bytes_max
+
+
 def test_a_read_that_comes_late_is_dropped() -> None:
     dispatcher = probing()
     dispatcher.next_fetch(log(), 0)

@@ -14,12 +14,14 @@ from ha.raft.membership import MEMBERS_MAX, VOTERS_MAX
 from ha.raft.node import RaftNode
 from ha.raft.quorum import ConfigHistory
 from ha.raft.types import (
+    UNKNOWN,
     Append,
     AppendAnswer,
     Ballot,
     ChangeAsked,
     ChangeResult,
     Config,
+    Founded,
     Link,
     Linked,
     Point,
@@ -442,3 +444,22 @@ def test_the_history_is_the_list_of_what_the_log_carries(
 def test_the_core_sees_a_configuration_without_its_addresses() -> None:
     found = Configuration(3, "n0", ("n0", "n1"), ("n0",), ("n2",), {"n0": "h:1"}, {"n1": b"y", "n0": b"x"})
     assert config_of(found) == Config(("n0", "n1"), ("n0",), ("n2",), (("n0", b"x"), ("n1", b"y")))
+
+
+def test_a_member_that_has_still_to_be_told_the_members_answers_candidates_and_is_none_itself() -> None:
+    node = RaftNode("n1", UNKNOWN, Settings(), ballot=Ballot(0))
+    for moment in range(0, 10_000, 100):
+        assert not node.step(Tick(moment, 0, 0.0)).send
+    node.step(Linked("n0", 1, Link.CONTROL, True, 10_000))
+    effects = node.step(Received("n0", 1, Vote(1, 5, 1, pre=True), 10_000))
+    assert effects.send == (("n0", VoteAnswer(1, True, VoteResult.ACCEPT)),)
+    node.step(Founded(Config(("n1",)), 10_000))
+    node.step(Tick(11_000, 0, 0.0))
+    assert node.term == 1, "it is the only voter"
+
+
+def test_members_take_turns_at_being_preferred_as_they_come_and_go() -> None:
+    settings = Settings(turn=4)
+    assert settings.preferred_of(("n0", "n1", "n2")) == ("n1",)
+    assert settings.preferred_of(("n0", "n2")) == ("n0",)
+    assert Settings(preferred=("n2",)).preferred_of(("n0", "n1")) == ("n2",)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.errors import CorruptRecord
+from ropewalk.format.dledger.configuration import Configuration, configuration_in, encode_configuration
 from ropewalk.format.dledger.entry import UNREAD_AT, UNREAD_SIZE, encode_entries
 from ropewalk.format.kv.commands import (
     Command,
@@ -195,3 +196,14 @@ def test_an_entry_without_a_checksum_is_held_against_that_of_its_command() -> No
     assert read_entry(bytes(data), 0, 700) == (5, 2, len(ENTRY), encode_command(WRITE))
     data[-30] ^= 1
     assert read_entry(bytes(data), 0, 700) is None
+
+
+def test_the_entry_of_a_configuration_opens_a_term_for_the_machine() -> None:
+    found = Configuration(2, "n0", ("n0",), follows=7, serves="h:1", stamp_ms=9)
+    body = encode_configuration(found)
+    entry = encode_entries(5, 2, 700, [encode_body(5, 700, body, configures=True)])
+    assert len(entry) == entry_size(body, configures=True)
+    assert read_entry(entry, 0, 700) == (5, 2, len(entry), body) and configuration_in(entry) == found
+    assert decode_command(body) == OpenTerm(9, "h:1")
+    with pytest.raises(CorruptRecord, match="no configuration"):
+        decode_command(b"{no")

@@ -50,7 +50,13 @@ from tests.sim.raft.checks import Broken, Checks
 from tests.sim.raft.member import Member
 from tests.sim.raft.model_member import ModelMember
 
-SETTINGS = Settings(pending_bytes_max=64 << 10, window_frames=8, frame_bytes_max=2048, window_bytes=8 << 10)
+SETTINGS = Settings(
+    pending_bytes_max=64 << 10,
+    window_frames=8,
+    frame_bytes_max=2048,
+    fetch_bytes_max=2048,
+    window_bytes=8 << 10,
+)
 CALM_MS = 10_000
 DELAY_MS = 1500
 FAULTS = (

@@ -77,6 +77,7 @@ class Life:
         self.host.settle()
         assert self.host.entries.end == (point_of(self.model[-1]) if self.model else NOTHING)
         assert self.host.read_all() == self.model
+        self.arrived_as_placed()
         assert self.cuts_done == self.cuts == self.host.entries.cuts
         rows: list[tuple[int, int, int]] = []
         for index, term, _pos, _data in self.model:
@@ -84,6 +85,12 @@ class Life:
                 rows.append((term, index, point_of(self.model[index - 1])[2] if index else 0))
         assert list(self.host.entries.rows) == rows
         assert not self.host.stuck or self.host.stuck[-1] is False
+
+    def arrived_as_placed(self) -> None:
+        """Compare what is kept of the bytes that came with what stands in the log."""
+        for _index, _term, pos, data in self.model[-8:]:
+            arrived = self.host.entries.arrived.find(pos, pos + len(data))
+            assert arrived is None or (arrived.base_offset, arrived.map) == (pos, data)
 
     def killed(self, root: Path) -> None:
         """Start again from what the file system has at this moment."""

@@ -143,3 +143,28 @@ def test_a_member_that_gets_nothing_is_given_up_with_the_reason(peer: LedgerPeer
     with pytest.raises(Rejected, match=words) as caught:
         driven(group.add_member("b", "n3", "h3:1", wait_s=2))
     assert "`ropewalk admin dledger remove n3`" in str(caught.value)
+
+
+def test_a_change_is_over_when_the_regions_of_the_key_value_store_have_followed() -> None:
+    behind = replace(LEADER, regions_behind=(0, 2))
+    group = Group({"remove": [GROUP]}, [LEADER, behind, NO_LEADER, behind, LEADER])
+    assert driven(group.change_members("b", "remove", "n3")) == (GROUP, 1.5)
+
+
+def test_regions_that_do_not_follow_are_named_and_a_removal_is_waited_for_again() -> None:
+    behind = replace(LEADER, regions_behind=(0, 2))
+    with pytest.raises(
+        Rejected, match=r"the regions 0, 2 of its key-value store have still to follow: stop none of"
+    ):
+        driven(Group({"remove": [GROUP]}, [LEADER, behind]).change_members("b", "remove", "n3", wait_s=5))
+    gone = said(ResponseCode.ILLEGAL_OPERATION, "n3 is no member of this group")
+    group = Group({"remove": [gone]}, [behind, behind, LEADER])
+    assert driven(group.change_members("b", "remove", "n3"))[0] == GROUP and not group.asked
+
+
+def test_the_next_step_waits_for_regions_that_have_still_to_follow_the_one_before() -> None:
+    busy = said(
+        ResponseCode.ILLEGAL_OPERATION, "CHANGE_IN_PROGRESS: the key-value store's regions 0 have still to"
+    )
+    group = Group({"promote": [busy, VOTES]}, [LEADER])
+    assert driven(group.promote_member("b", "n3")) == (VOTES, 0.5)
