@@ -215,6 +215,14 @@ class KvRegion:
         begun = max(self._known_through, ledger.readmitted_through)
         return index > begun and not ledger.core.readmission.is_learner
 
+    def is_kept(self, index: int) -> bool:
+        """Return whether the next start applies this entry, which is applied here; see to it if not."""
+        entries = self._store.entries
+        if entries.noted[0] >= index:
+            return True
+        entries.note_now()
+        return False
+
     @property
     def waiting(self) -> int:
         """Return how many commands wait to be applied."""

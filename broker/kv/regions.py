@@ -4,14 +4,15 @@ A region begins in another one's log. Every member that applies the entry of a s
 in its hand, whose state is a function of the log so far (`ha.kv.machine`); it opens that region's own log, and is a
 member of one more Raft group. Nothing else is written down, so there is nothing to be torn by a crash: a start applies
 the log of region 0, comes to the same entries, has the same machines in its hand, and opens the logs that are there.
-A log that is not there yet is begun, as it would have been then.
+A log that is not there yet is begun, as it would have been then. No log is begun before it is on disk that its entry is
+committed: a start that did not apply it would have a log and no state, and what it confirmed there would be lost.
 
 A snapshot of the region would have a start pass over that entry. So none is begun until the new region has one of its
 own, which it makes with its first entry; a start begins with the snapshots that are there.
 
     split     1  the region's leader has region 0 reserve an id, for this region and its epoch (`ha.kv.region`)
               2  it appends the split to the region's log; applied, it ends that epoch, and whoever asked is answered
-              3  each member opens the new region when its turn ends, and one of them is elected
+              3  each member opens the new region, once a start would come to it, too, and one of them is elected
 
 A split that is asked for twice is done once: the second one is of an epoch that is over.
 
@@ -206,7 +207,7 @@ class KvRegions:
             region.end_turn()
         while self._unknown:
             self._await_state(self._unknown.pop())
-        while self._born:
+        while self._born and self._born[0][0].is_kept(self._born[0][1]):
             self._begin(*self._born.popleft())
 
     def _begin(self, parent: KvRegion, index: int, machine: KvMachine) -> None:

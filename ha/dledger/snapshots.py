@@ -137,19 +137,23 @@ class SnapshotExchange:
         self._tell = tell
         self._begun: dict[MemberId, int] = {}
         """When the last snapshot for each peer was begun."""
-        self._due: set[MemberId] = set()
+        self._due: dict[MemberId, int] = {}
+        """The terms in which this member leads and waits to begin another one, by peer: a later one has its own."""
         self._outgoing: dict[MemberId, OutgoingSnapshot] = {}
         self._incoming: IncomingSnapshot | None = None
 
     def tick(self) -> None:
         """Begin the snapshots whose time has come."""
-        for peer in tuple(self._due):
-            self.begin(peer)
+        for peer, term in tuple(self._due.items()):
+            if term == self._term():
+                self.begin(peer)
+            else:
+                del self._due[peer]
 
     def begin(self, peer: MemberId) -> None:
         """Make a snapshot for a peer, at most one in a while."""
         now, link = self._now(), self._peers.link(peer, Link.DATA)
-        self._due.discard(peer)
+        self._due.pop(peer, None)
         if self.make is None or link is None:
             if self.make is None and peer not in self._begun:
                 self._begun[peer] = now
@@ -160,7 +164,7 @@ class SnapshotExchange:
                 )  # fmt: skip
             return
         if now - self._begun.get(peer, -AGAIN_MS) < AGAIN_MS:
-            self._due.add(peer)
+            self._due[peer] = self._term()
             return
         self._begun[peer] = now
         self.make(partial(self._made, peer, link.number, self._term()))

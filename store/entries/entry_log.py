@@ -478,11 +478,19 @@ class EntryLog:
             and not self._is_noting
             and not 0 < self._next_note_ms - now_ms <= _NOTE_INTERVAL_MS
         ):
-            self._is_noting = True
             self._next_note_ms = now_ms + _NOTE_INTERVAL_MS
-            note = self._note()
-            write = partial(self._files.save_commit, note, self._end[0])
-            self._storage.submit(partial(unless_full, write), partial(self._have_noted, note))
+            self._write_note()
+
+    def note_now(self) -> None:
+        """Write the commit point down before it is due, unless that is under way or has found no room."""
+        if not self._is_noting and not self._lacks_room_for_note:
+            self._write_note()
+
+    def _write_note(self) -> None:
+        self._is_noting = True
+        note = self._note()
+        write = partial(self._files.save_commit, note, self._end[0])
+        self._storage.submit(partial(unless_full, write), partial(self._have_noted, note))
 
     def _note(self) -> CommitNote:
         return self._note_of(self.commit)

@@ -80,4 +80,4 @@ class KvNode(LedgerNode):
             self.start()
 
     def _ledgers(self) -> list[LedgerShell]:
-        return [self.member.ledger, *(region.ledger for region in self.regions)]
+        return [self.member.ledger, *(self.member.kv.ledgers if self.member.kv is not None else ())]

@@ -55,7 +55,7 @@ class RegionsTrouble(KvTrouble):
         assert isinstance(node, KvNode)
         chance = self._world.chance
         if kind == "away":
-            if not any(other.is_away for other in self._regions.nodes) and not self._regions.cuts_left:
+            if not any(other.is_away for other in self._regions.nodes):
                 self._world.deaths += node.alive
                 node.die(power=chance.random() < 0.5)
                 node.is_away = True
