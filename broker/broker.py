@@ -38,9 +38,9 @@ from broker.remoting.outbox import Owed, release
 from broker.remoting.rpc_times import Kind
 from broker.remoting.session import PULL_FAMILY, Handlers, PartialFrameBudget, Session
 from broker.remoting.shell import Connection
+from broker.replication.dledger.files import refuse_other_mode
+from broker.replication.dledger.member import LedgerMember
 from broker.replication.group_member import GroupMember
-from broker.replication.ledger_files import refuse_other_mode
-from broker.replication.ledger_member import LedgerMember
 from broker.replication.master_slave import Replication
 from broker.replication.master_slave_member import MasterSlaveMember
 from broker.replication.member import HaMember
@@ -279,8 +279,8 @@ class Broker:
         )
         self.requests = Requests(context, self.filters)
         if isinstance(self.group, LedgerMember):
-            self.group.handle_forwarded = self.requests.commit_offset
-            self.pulls.commit = self.group.commit_of_pull
+            self.group.reads.handle_forwarded = self.requests.commit_offset
+            self.pulls.commit = self.group.reads.commit_of_pull
         self.handlers = Handlers()
         self.handlers.hot = {
             RequestCode.SEND_MESSAGE: sends.send,

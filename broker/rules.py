@@ -13,7 +13,7 @@ from broker.timers.placement import PlacementRules
 from ropewalk.codes import Permission
 from ropewalk.format.index import Geometry
 from ropewalk.format.sidecar import BLOCK_SIZE
-from store.message_store import StoreConfig
+from store.config import StoreConfig
 from store.read.reader import ReadLimits
 from store.recovery.delay_levels import DelayLevels
 from store.retention.rules import HOUR_MS, RetentionRules, delete_hours

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import repeat
 from operator import and_, attrgetter
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from zlib_ng.zlib_ng import crc32
 
@@ -25,7 +25,6 @@ from ropewalk.format.record import encode_record
 from ropewalk.format.record_pattern import SPLIT_MIN, RecordPattern
 from store.io.disk import DiskFull
 from store.log.commitlog import CommitLog
-from store.log.placing import RecordWriter, write_plain
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue
 from store.queues.entry_pool import EntryPool
@@ -45,6 +44,21 @@ property value that is its own, its kind, its tag code."""
 Columns: TypeAlias = tuple[Sequence[bytes], Iterable[int], Iterable[bytes], RecordPattern, int]
 """A run of messages of one kind, by columns: bodies, all of one size; born times in ms; the property values that are
 their own; and of all of them the kind and the tag code."""
+
+
+class RecordWriter(Protocol):
+    """Write a run of encoded records behind the last ones of a segment, which has room for them.
+
+    With `sizes` the records come in pieces that are not to be joined: large bodies. The sizes are of whole records.
+    """
+
+    def __call__(
+        self,
+        segment: Segment,
+        records: Sequence[bytes | memoryview],
+        sizes: Sequence[int] | None = None,
+        /,
+    ) -> None: ...
 
 
 class Appender:
@@ -73,7 +87,7 @@ class Appender:
         reserve: Callable[[int], Segment],
         dirty: list[ConsumeQueue],
         pool: EntryPool[ConsumeQueue],
-        write_records: RecordWriter = write_plain,
+        write_records: RecordWriter = Segment.write,
     ) -> None:
         """`reserve` finds the segment with so much room, or raises `DiskFull`; `dirty` is the write-back's own list."""
         self.now = 0

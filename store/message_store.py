@@ -11,89 +11,46 @@ them. Under ASYNC_FLUSH a record is readable when its turn ends; under SYNC_FLUS
 consumer sees a message whose producer has not been answered. `limit_readable` holds them back in addition, for
 whoever decides about answers elsewhere; a store that follows another one (`follow`) shows whole records only.
 
-Left to others: how messages become records (`appending`), what a start has to set right (`opening`), the files that
-follow the log (`write_back`), room and pages ahead of it (`ahead`), and what goes on beside it: key index, retention,
-checksums.
+Left to others: how messages become records (`append`), the segment they go to (`room`), the queues (`queue_table`),
+what a start has to set right (`opening`), the files that follow the log (`write_back`), room and pages ahead of it
+(`preallocate`), and what goes on beside it (`upkeep`): key index, retention, checksums.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 
 from ropewalk.format.dledger.snapshot import MemberSnapshot, encode_member_snapshot
-from ropewalk.format.index import Geometry
-from ropewalk.format.queue_entry import ENTRY_SIZE
 from store.append import Appender
+from store.config import StoreConfig
 from store.entries.entry_log import EntryLog
 from store.entry_host import EntryHost
 from store.follow import Follower
-from store.index.file import IndexPlace
-from store.index.helper import KeyIndex, ProcessIndex, WorkerIndex
-from store.integrity.block_repair import Damage
-from store.integrity.checksums import Checksums
-from store.integrity.scrubber import Scrubber
+from store.index.helper import KeyIndex
 from store.io.disk import Disk, DiskFull
 from store.io.durations import Durations
 from store.io.workers import Completions, Flusher, Helpers
 from store.log.commitlog import CommitLog
 from store.log.durable_bound import boot_id
 from store.log.limits import NO_LIMIT
-from store.log.placing import ENTRY, PLAIN, write_plain
+from store.log.placing import ENTRY, PLAIN
 from store.log.preallocate import Preallocator
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue
 from store.queues.deleted_topics import DeletedTopics
 from store.queues.entry_pool import EntryPool
+from store.queues.queue_table import QueueTable
 from store.queues.queue_writer import await_writer, queue_file_writer
-from store.recovery.delay_levels import DEFAULT_LEVELS, DelayLevels
 from store.recovery.opening import Opening
 from store.recovery.record_scan import ScannedRecord
 from store.recovery.scan import Recovered
 from store.replica import Replica
-from store.retention.cleaner import Cleaner
-from store.retention.rules import RetentionRules
+from store.room import SegmentRoom
+from store.upkeep import Upkeep
 from store.write_back import SYNC_SINGLY_MAX, WriteBack, unless_full
-
-_SPARE_WAIT_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class StoreConfig:
-    """Sizes in bytes, times in ms. `store_host` is the encoded address that clients can reach."""
-
-    root: Path
-    log_directory: Path
-    store_host: bytes
-    segment_size: int = 1 << 30
-    queue_file_size: int = 6_000_000
-    sync_flush: bool = False
-    flush_interval_ms: int = 500
-    queue_flush_interval_ms: int = 1000
-    warm_window: int = 256 << 20
-    fill_window: int = 32 << 20
-    fill_idle: int = 4 << 20
-    """How far zeros are written ahead of the log's end under SYNC_FLUSH: at most, and while nothing is sent."""
-    delay_levels: DelayLevels = DEFAULT_LEVELS
-    index: Geometry | None = None
-    """The shape of the key index; None builds none."""
-    index_in_process: bool = True
-    """Whether a process of its own builds it, or a helper thread."""
-    retention: RetentionRules | None = None
-    """None keeps everything, however full the disk is."""
-    checksum_block: int = 0
-    """Bytes under one checksum of the log; 0 makes none and looks at none."""
-    check_at_start: int = 0
-    """How much of the log's end is checked before a start believes it, records and queue entries alike."""
-    scrub_bytes_per_second: int = 0
-    """The read rate of the scrubber, in bytes a second; 0 starts none."""
-    ledger: Path | None = None
-    """The directory of a log of entries, of DLedger mode; None is a plain store."""
 
 
 class MessageStore:
@@ -108,9 +65,10 @@ class MessageStore:
         self.config = config
         placing = ENTRY if config.ledger is not None else PLAIN
         self.log = CommitLog(config.log_directory, config.segment_size, disk, placing)
-        self.queues: dict[str, dict[int, ConsumeQueue]] = {}
-        self.queues_made = 0
-        """Queues that came into being since the start."""
+        self._table = QueueTable(config.root / "consumequeue", config.queue_file_size, disk)
+        self.queues = self._table.by_topic
+        self.queue = self._table.queue
+        self.find_queue = self._table.find
         self.completions = Completions(wake)
         self.readable_offset = 0
         self.flushed_offset = 0
@@ -128,25 +86,15 @@ class MessageStore:
         self._disk = disk
         self._helpers = helpers or Helpers()
         self._lock_fd = -1
-        self._missing_said: set[Path] = set()
         self._queues_lock = config.root / "ropewalk" / "queues.lock"
         self._deleted = DeletedTopics(config.root / "ropewalk" / "deleted", disk)
         self._last_store_ms = 0
         self._next_flush_ms = self._ticked_ms = 0
         boot = boot_id(disk)
         self._flusher: Flusher | None = None
-        self.index: KeyIndex | None = None
-        """The key index, while the store is open and has one."""
-        self._cleaner: Cleaner | None = None
-        self._checksums: Checksums | None = None
-        if config.checksum_block:
-            directory = config.root / "ropewalk" / "checksums"
-            self._checksums = Checksums(directory, config.checksum_block, self.log, disk)
-        self.damage: Damage | None = None
+        self.upkeep = Upkeep(config, self.log, self._table, disk, now_ms, self._helpers, self.completions)
+        self.damage = self.upkeep.damage
         """The known damage; None where nothing is under checksums."""
-        if self._checksums is not None:
-            self.damage = Damage(self.log, self._checksums)
-        self._scrubber: Scrubber | None = None
         self._preallocator = Preallocator(
             self.log,
             disk,
@@ -157,6 +105,10 @@ class MessageStore:
             self._helpers,
             self.completions,
         )
+        self._room = SegmentRoom(
+            self.log, self._preallocator, self._helpers, self.request_flush, self.run_completions
+        )
+        self.reserve = self._room.reserve
         self.pool: EntryPool[ConsumeQueue] = EntryPool()
         """Where the entries of queues wait that get them by turns, if they are very many."""
         self._write_back = WriteBack(
@@ -167,7 +119,7 @@ class MessageStore:
             self.pool,
             queue_file_writer(disk, self._queues_lock),
             config.queue_flush_interval_ms,
-            self._count_queues,
+            self._table.__len__,
             lambda: self.index.full_timestamp if self.index is not None else 0,
             self._helpers,
             self.completions,
@@ -187,7 +139,7 @@ class MessageStore:
             self.reserve,
             self._write_back.dirty,
             self.pool,
-            self.entry_log.writer if self.entry_log is not None else write_plain,
+            self.entry_log.writer if self.entry_log is not None else Segment.write,
         )
         self._appender.deferred = config.sync_flush
         self._appender.now = self.now
@@ -205,7 +157,7 @@ class MessageStore:
             self.queue,
             self._write_back.mark_dirty,
             self._deleted,
-            self._checksums,
+            self.upkeep.checksums,
             disk,
             boot,
             config.delay_levels,
@@ -276,109 +228,33 @@ class MessageStore:
         self._flusher = self._helpers.flusher(self.completions, self._note_flushed)
         self._write_back.begin(
             self.recovered.scanned_from,
-            sum(queue.written - queue.first for queue in self._each_queue()),
+            sum(queue.written - queue.first for queue in self._table),
             inherited=self._opening.inherited,
         )
         self._preallocator.begin(self.log.end_offset)
         if (entry_log := self.entry_log) is not None:
-            self._entry_host = EntryHost(self.log, self._flusher, self._preallocator)
+            self._entry_host = self._room.entry_host = EntryHost(self.log, self._flusher, self._preallocator)
             entry_log.begin(
                 self._entry_host,
                 self.completions,
                 self._helpers.worker("ropewalk-entries", self.completions),
                 self._helpers.worker("ropewalk-laggards", self.completions),
             )
-            entry_log.look_for_damage = self._look_for_damage
+            entry_log.look_for_damage = self.upkeep.look_for_damage
             self.replica = Replica(
                 self, self._appender, entry_log.writer, entry_log.term_at, entry_log.commit, entry_log.arrived
             )
-        self._open_index(abnormal)
-        self._open_checksums(end)
-        if self.config.retention is not None:
-            self._cleaner = Cleaner(
-                self.config.retention,
-                self.log,
-                self.queues,
-                self.config.root / "consumequeue",
-                self._disk,
-                self._helpers.worker("ropewalk-cleaner", self.completions),
-                self._now_ms,
-                self._write_back.remove_files,
-                self._checksums.directory if self._checksums is not None else None,
-            )
+        self.upkeep.open(
+            self.readable_offset,
+            end,
+            self._write_back.remove_files,
+            self._opening.index_checkpoint_ms,
+            abnormal=abnormal,
+        )
         self.tick()
         return self.recovered
 
-    def _open_checksums(self, end: int) -> None:
-        if self._checksums is None or self.damage is None:
-            return
-        self._checksums.begin(end)
-        worker = self._helpers.worker("ropewalk-checksums", self.completions)
-        self._checksums.start(worker)
-        config = self.config
-        if config.scrub_bytes_per_second > 0:
-            self._scrubber = Scrubber(
-                self.log,
-                self._checksums,
-                config.scrub_bytes_per_second,
-                config.checksum_block,
-                worker,
-                self.damage.collect_reported,
-            )
-
-    def _look_for_damage(self, done: Callable[[bool], None]) -> None:
-        """Tell, soon, whether places of the log are known to be damaged; where none is, look for them."""
-        checksums, damage = self._checksums, self.damage
-        if checksums is None or damage is None or len(damage):
-            done(damage is not None and len(damage) > 0)
-            return
-
-        def compared() -> None:
-            damage.collect_reported()
-            done(len(damage) > 0)
-
-        checksums.compare(compared)
-
-    def _open_index(self, abnormal: bool) -> None:
-        if self.config.index is None:
-            return
-        root = self.config.root
-        place = IndexPlace(
-            root / "index",
-            self.config.log_directory,
-            self.config.segment_size,
-            self.config.index,
-            root / "ropewalk" / "index.lock",
-            self.log.placing.head_size,
-        )
-        if self.config.index_in_process:
-            self.index = ProcessIndex(place, self._disk, self._now_ms, self.completions)
-        else:
-            worker = self._helpers.worker("ropewalk-index", self.completions)
-            self.index = WorkerIndex(place, self._disk, self._now_ms, worker)
-        self.index.start(
-            self.readable_offset, self.log.min_offset, self._opening.index_checkpoint_ms, abnormal=abnormal
-        )
-
     # -- queues --------------------------------------------------------------------------------------
-
-    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, created in memory if it is new; its directory appears with its first entries."""
-        queues = self.queues.get(topic)
-        if queues is None:
-            queues = self.queues[topic] = {}
-        queue = queues.get(queue_id)
-        if queue is None:
-            self.queues_made += 1
-            directory = f"{self.config.root}/consumequeue/{topic}/{queue_id}"
-            queue = queues[queue_id] = ConsumeQueue(
-                topic, queue_id, directory, self.config.queue_file_size, self._disk
-            )
-        return queue
-
-    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        queues = self.queues.get(topic)
-        return queues.get(queue_id) if queues is not None else None
 
     def delete_topic(self, topic: str, done: Callable[[bool], None]) -> None:
         """Forget a topic's queues at once, then remove their files; its records stay where they are.
@@ -400,67 +276,11 @@ class MessageStore:
 
         def remove() -> None:
             self._deleted.save(text)
-            self._disk.remove_tree(self.config.root / "consumequeue" / topic)
+            self._disk.remove_tree(self._table.directory / topic)
 
         self._write_back.worker.submit(lambda: unless_full(remove), done)
 
-    def _count_queues(self) -> int:
-        return sum(map(len, self.queues.values()))
-
-    def _each_queue(self) -> Iterator[ConsumeQueue]:
-        for queues in self.queues.values():
-            yield from queues.values()
-
     # -- append --------------------------------------------------------------------------------------
-
-    def reserve(self, size: int) -> Segment:
-        """The segment that has room for `size` more bytes in one piece; rolls if it must. Raises `DiskFull`."""
-        segments = self.log.segments
-        if segments and segments[-1].has_room_for(size):
-            return segments[-1]
-        if self._preallocator.full is not None and self.log.spare is None:
-            raise DiskFull(self._preallocator.full)  # the helper thread keeps asking: no turn has to
-        if self.entry_log is not None:
-            return self._next_or_busy(size)
-        until = time.monotonic() + _SPARE_WAIT_S
-        while self.log.spare is None and self._preallocator.spare_wanted and time.monotonic() < until:
-            # The helper thread is creating this very file: waiting for it is shorter than refusing.
-            self._helpers.pause()
-            self.run_completions()
-        # Recovery counts what lies two segments back as durable. It has been for long, unless the disk crawls.
-        while segments and self.flushed_offset < segments[-1].base_offset and time.monotonic() < until:
-            self.request_flush()
-            self._helpers.pause()
-            self.run_completions()
-        try:
-            if self.log.spare is None and self._preallocator.spare_wanted:
-                raise DiskFull(f"the next segment was not allocated within {_SPARE_WAIT_S:.0f} s")
-            if segments and self.flushed_offset < segments[-1].base_offset:
-                raise DiskFull(f"the disk did not take a whole segment's bytes within {_SPARE_WAIT_S:.0f} s")
-            segment = self.log.segment_for(size)
-        except DiskFull as exc:
-            self._preallocator.full = str(exc)
-            raise
-        self._preallocator.full = None
-        self.request_flush()  # the sealed segment counts as durable soon: see above
-        return segment
-
-    def _next_or_busy(self, size: int) -> Segment:
-        """Begin the next segment of a log of entries. Raises `DiskFull` at once: heartbeats wait for no file."""
-        segments = self.log.segments
-        assert self._entry_host is not None
-        is_behind = bool(segments) and self._entry_host.flushed_offset < segments[-1].base_offset
-        if is_behind:
-            self._entry_host.request_flush()
-        if is_behind or (self.log.spare is None and self._preallocator.spare_wanted):
-            raise DiskFull("busy: the next segment of the log is being prepared, try again")
-        try:
-            segment = self.log.segment_for(size)
-        except DiskFull as exc:
-            self._preallocator.full = str(exc)
-            raise
-        self._preallocator.full = None
-        return segment
 
     def begin_turn(self) -> None:
         """Fix the store time of the appends that follow."""
@@ -489,6 +309,16 @@ class MessageStore:
             self.readable_offset = self.log.end_offset
 
     @property
+    def index(self) -> KeyIndex | None:
+        """The key index, while the store is open and has one."""
+        return self.upkeep.index
+
+    @property
+    def queues_made(self) -> int:
+        """The number of queues that came into being since the start."""
+        return self._table.made
+
+    @property
     def full(self) -> str | None:
         """The reason why appends are refused at the moment, or None."""
         return self._preallocator.full
@@ -496,7 +326,8 @@ class MessageStore:
     @property
     def refusal(self) -> str | None:
         """The reason why the disk lets no message be taken, or None; reads go on."""
-        return self._cleaner.refusal if self._cleaner is not None else None
+        cleaner = self.upkeep.cleaner
+        return cleaner.refusal if cleaner is not None else None
 
     @property
     def flush_times(self) -> Durations | None:
@@ -505,41 +336,17 @@ class MessageStore:
 
     def remove_expired(self) -> None:
         """Have segments that are older than they are kept go soon, and not only in their hours."""
-        if self._cleaner is not None:
-            self._cleaner.remove_expired()
+        if self.upkeep.cleaner is not None:
+            self.upkeep.cleaner.remove_expired()
 
     @property
     def removed_files(self) -> int:
         """The number of this store's files that something else removed while they were in use."""
-        segments = self._cleaner.removed_files if self._cleaner is not None else 0
-        return segments + len(self._missing_said)
-
-    def _missing_queue_files(self) -> Iterator[str]:
-        """Say which queue files were missed since the last time, each once."""
-        base = self.config.root / "consumequeue"
-        missing = self._disk.missing
-        while missing:
-            path = missing.popleft()
-            if path in self._missing_said or path.parent.parent.parent != base or not path.name.isdigit():
-                continue
-            queue = self.find_queue(path.parent.parent.name, int(path.parent.name))
-            if queue is None or int(path.name) < queue.first * ENTRY_SIZE:
-                continue  # a read that was slower than retention, or than the deletion of a topic
-            self._missing_said.add(path)
-            yield (
-                f"{path} was removed by something else while it was in use: messages of queue {queue.queue_id} of "
-                f"topic {queue.topic} are not found through it. They are in the commit log: the next start builds it "
-                f"again"
-            )
+        return self.upkeep.removed_files
 
     def take_findings(self) -> list[str]:
         """Return the findings of index, retention and checksums since the last time."""
-        findings = list(self._missing_queue_files())
-        for source in (self.index, self._cleaner, self._checksums, self._scrubber):
-            if source is not None and source.findings:
-                findings += source.findings
-                source.findings.clear()
-        return findings
+        return self.upkeep.take_findings()
 
     @property
     def last_store_ms(self) -> int:
@@ -610,7 +417,7 @@ class MessageStore:
         begin = self.log.min_offset
         queues = [
             (queue.topic, queue.queue_id, queue.next_offset)
-            for queue in self._each_queue()
+            for queue in self._table
             if queue.next_offset and queue.max_physical <= begin
         ]
         return point, encode_member_snapshot(MemberSnapshot(commit, queues, state_index, state, entry))
@@ -736,16 +543,7 @@ class MessageStore:
                 self.request_flush()
         self._write_back.tick(now, self.readable_offset, self._last_store_ms)
         self._preallocator.tick(now)
-        if self.index is not None:
-            self.index.follow(self.readable_offset, self.log.min_offset)
-        if self._cleaner is not None:
-            self._cleaner.tick(min(self.flushed_offset, self.removable_offset))
-        if self._checksums is not None:
-            self._checksums.tick(self.flushed_offset)
-        if self.damage is not None:
-            self.damage.collect_reported()
-        if self._scrubber is not None:
-            self._scrubber.tick(now, self.flushed_offset)
+        self.upkeep.tick(now, self.readable_offset, self.flushed_offset, self.removable_offset)
 
     # -- close ---------------------------------------------------------------------------------------
 
@@ -773,19 +571,11 @@ class MessageStore:
             assert self.flushed_offset == self.log.end_offset, (
                 "the flusher failed before; its error was raised then"
             )
-        if self.index is not None:
-            self.index.stop(self.readable_offset, self.log.min_offset)
-        if self._checksums is not None:
-            self._checksums.stop()
-            self.run_completions()
-        if self._cleaner is not None:
-            self._cleaner.close()
-        if self._checksums is not None:
-            self._checksums.finish(self.flushed_offset)
+        self.upkeep.close(self.readable_offset, self.flushed_offset)
         clean = self._write_back.finish(self.readable_offset, self._last_store_ms)
         self._preallocator.stop()
         self.run_completions()
-        if self._count_queues() > SYNC_SINGLY_MAX:
+        if len(self._table) > SYNC_SINGLY_MAX:
             root = self.config.root
             self._disk.sync_file_systems(root, root / "consumequeue", self.config.log_directory)
         else:

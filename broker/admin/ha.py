@@ -19,6 +19,7 @@ from broker.remoting.session import Session
 from broker.replication.log_view import LogPins
 from broker.replication.master_slave import Replication
 from broker.replication.member import HaMember
+from broker.replication.member_status import member_status
 from ha.group.block_repair import BlockRequest, BlockResponse
 from ha.group.block_repair import refusal_of as refusal_to_give
 from ha.group.divergence import sums_of
@@ -342,7 +343,9 @@ class AdminHa:
         )
 
     def _member_status(self, request: Command) -> Command:
-        return request.reply(ResponseCode.SUCCESS, body=encode(self._member.status()))
+        return request.reply(
+            ResponseCode.SUCCESS, body=encode(member_status(self._member, self._broker, self._replication))
+        )
 
     def _later(
         self,

@@ -23,7 +23,7 @@ import msgspec
 from broker.admin.base import AdminContext, Handler
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
-from broker.replication.ledger_member import LedgerMember
+from broker.replication.dledger.member import LedgerMember
 from broker.settings.dledger import is_member_id, read_member
 from ha.dledger.changes import Change, ChangeKind, ChangeRefused
 from ha.raft.types import ChangeResult, TransferResult

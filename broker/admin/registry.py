@@ -14,8 +14,8 @@ from broker.admin.sinks import AdminSinks
 from broker.admin.topics import AdminTopics
 from broker.admin.upkeep import AdminUpkeep
 from broker.remoting.session import Handlers, Session
+from broker.replication.dledger.member import LedgerMember
 from broker.replication.group_member import GroupMember
-from broker.replication.ledger_member import LedgerMember
 from broker.replication.master_slave_member import MasterSlaveMember
 from broker.sinks.service import SinkService
 

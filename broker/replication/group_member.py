@@ -1,7 +1,7 @@
 """`GroupMember`: a broker's group as the broker itself sees it, whatever keeps the copies of the log equal.
 
     MasterSlaveMember   a master and slaves that follow its log (`master_slave_member`)
-    LedgerMember        a member of a Raft group: DLedger mode (`ledger_member`)
+    LedgerMember        a member of a Raft group: DLedger mode (`dledger.member`)
 
 The broker asks its member three kinds of things: what this turn may do (`refused`, `unread`, `is_leader`), how far
 producers may be answered (`waits`, `available`, `confirmed`), and to do its share at the turn's begin and end. The

@@ -36,7 +36,6 @@ log = structlog.get_logger("broker.replication")
 
 _CONNECT_TIMEOUT_S = 5.0
 _PAUSE_S = 0.05
-_STATUS_INTERVAL_MS = 1_000
 
 BeforeReport = Callable[[Connection], Awaitable[None]]
 """Called with a fresh connection to the master before anything is said on it; raises OSError to give it up."""

@@ -1,8 +1,8 @@
 """Talk to the other members: a slave's hello, its synchronization, and the search for a newer master.
 
 Three tasks over the remoting port, with the client's own connections. None of them decides: the comparison of logs is
-`ha.group.divergence`'s, roles are `ha.group.roles`'s, tables are taken over by `broker.replication.member`. Each change
-of the broker's state is made in a turn of its own, between two awaits.
+`ha.group.divergence`'s, roles are `ha.group.roles`'s, tables are taken over by `broker.replication.table_sync`. Each
+change of the broker's state is made in a turn of its own, between two awaits.
 
     before_report    with the HA connection open: compare the logs; only a log that continues goes on
     sync             ten times a second: fetch what moved at the master, bring what consumers committed here
@@ -263,7 +263,7 @@ class SlaveSync:
         await self._saved(lambda done: member.adopt_epochs(epochs, done))
         self._check_followed(address, welcome.leader_epoch)
         await self._saved(lambda done: member.adopt_policy(welcome.policy, done))
-        member.forget_progress()
+        member.tables.forget_progress()
 
     def _check_followed(self, address: str, epoch: int) -> None:
         """Reject what a master said that was overtaken meanwhile. Raises `NotSame`.
@@ -373,14 +373,14 @@ class SlaveSync:
             counts = None
             if broker.timers.enabled and trio.current_time() - counted >= TIMER_COUNTS_S:
                 counted, counts = trio.current_time(), await peer.timer_counts()
-            topics, groups = member.adopted_topics, member.adopted_groups
+            topics, groups = member.tables.adopted_topics, member.tables.adopted_groups
             commits, sequence = broker.offsets.journal.since(self._sent)
             record = member.record
             ask = SyncRequest(
                 broker_id=record.broker_id,
                 address=member.address,
                 promised_epoch=record.promised_epoch,
-                seen=member.seen,
+                seen=member.tables.seen,
                 end=broker.store.whole_end,
                 flushed=broker.store.flushed_offset,
                 policy_version=member.on_disk.policy.version,
@@ -468,7 +468,7 @@ class SlaveSync:
     ) -> None:
         broker = self._broker
         if topics is not None:
-            self._member.adopt_topics(topics)
+            self._member.tables.adopt_topics(topics)
         if groups is not None:
             broker.groups.adopt(groups)
         if offsets is not None:
@@ -482,7 +482,7 @@ class SlaveSync:
         table = (delays or {}).get("offsetTable")
         if isinstance(table, dict):
             found = {int_of(level, 0): int_of(offset, -1) for level, offset in table.items()}
-            self._member.follow_delays(
+            self._member.tables.follow_delays(
                 {level: offset for level, offset in found.items() if level > 0 and offset >= 0}
             )
 

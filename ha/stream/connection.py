@@ -106,7 +106,6 @@ class HaConnection:
         self.state = State.SILENT
         self._clock = now_ms
         now = now_ms()
-        self.opened_ms = now
         self.acknowledged = -1
         """The last report; -1 before the first."""
         self.next_offset = -1

@@ -457,12 +457,6 @@ class OffsetResponseHeader(msgspec.Struct, rename="camel"):
     offset: I64
 
 
-class TimestampResponseHeader(msgspec.Struct, rename="camel"):
-    """The answer to 32, in ms."""
-
-    timestamp: I64
-
-
 class ViewMessageHeader(msgspec.Struct, rename="camel"):
     """The header of code 33. `offset` is of the commit log."""
 
@@ -490,13 +484,6 @@ class QueryMessageResponseHeader(msgspec.Struct, rename="camel"):
 
 
 # Clients
-
-
-class HeartbeatResponseHeader(msgspec.Struct, rename="camel"):
-    """The answer to 34."""
-
-    is_support_heart_beat_v2: bool | None = msgspec.field(default=None, name="IS_SUPPORT_HEART_BEAT_V2")
-    is_sub_change: bool | None = msgspec.field(default=None, name="IS_SUB_CHANGE")
 
 
 class UnregisterClientHeader(msgspec.Struct, rename="camel"):
@@ -817,13 +804,3 @@ class DeleteTopicInNamesrvHeader(msgspec.Struct, rename="camel"):
 
     topic: str
     cluster_name: str | None = None
-
-
-class MinBrokerIdChangeHeader(msgspec.Struct, rename="camel"):
-    """The header of code 905, from name server to broker."""
-
-    min_broker_id: I64 | None = None
-    broker_name: str | None = None
-    min_broker_addr: str | None = None
-    offline_broker_addr: str | None = None
-    ha_broker_addr: str | None = None

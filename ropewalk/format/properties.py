@@ -4,7 +4,7 @@
 
 There is no escaping. A reader splits at 0x02 and each piece at its *first* 0x01, so a value may hold 0x01 and
 never 0x02; pieces without a name or a value are dropped and a later duplicate wins. Some clients leave out
-the last 0x02, so whoever appends to raw text must first close it: `append_property`. The order means nothing,
+the last 0x02, so whoever appends to raw text must first close it. The order means nothing,
 and the bytes of two brokers' texts are never comparable.
 
 Text that is not UTF-8 is read with replacement characters, as Java does; the raw bytes stay what they are.
@@ -133,12 +133,6 @@ def _check_separators(properties: Mapping[str, str]) -> None:
     for name, value in properties.items():
         if "\x01" in name or "\x02" in name or "\x02" in value:
             raise LocalProtocolError(f"property {name!r} holds a separator")
-
-
-def append_property(raw: bytes, name: str, value: str) -> bytes:
-    """Append an entry to raw property text, for text that has to stay as its client wrote it."""
-    joint = b"" if not raw or raw.endswith(b"\x02") else b"\x02"
-    return b"".join((raw, joint, encode_properties({name: value})))
 
 
 def find_property(raw: bytes, name: bytes) -> bytes | None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ropewalk.format.dledger.entry import encode_entries
-from store.log.placing import Writable
+from store.log.segment import Segment
 
 WrittenRun = tuple[int, int, int, int, int, bytes]
 """(first index, count, term, log offset of the first entry, size, bytes)"""
 
 
 class EntryWriter:
-    """The `RecordWriter` of a log of entries, for the time in which this member leads."""
+    """The writer of an appender's runs in a log of entries, for the time in which this member leads."""
 
     def __init__(self, written: Callable[[WrittenRun], None]) -> None:
         """`written` hears of each run in the moment in which it has been written."""
@@ -36,7 +36,7 @@ class EntryWriter:
         self._taken.clear()
 
     def __call__(
-        self, segment: Writable, records: Sequence[bytes | memoryview], sizes: Sequence[int] | None = None
+        self, segment: Segment, records: Sequence[bytes | memoryview], sizes: Sequence[int] | None = None
     ) -> None:
         """Write the records as entries. HOT."""
         if not records:

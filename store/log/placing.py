@@ -6,15 +6,12 @@
 A record's *place* is where its head begins, which is the record itself under PLAIN. Queue entries, message ids and the
 record's own offset field name the record; what walks the log goes from place to place. Nothing else in the store knows
 the difference: it asks for `head_size`, the bytes of a filler, and the largest record.
-
-`RecordWriter` is the way of an appender's run into a segment. `write_plain` places it as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from ropewalk.format.dledger.entry import ENTRY_SIZE_MAX, HEAD_SIZE, encode_filler_head
 from ropewalk.format.record import encode_blank
@@ -33,35 +30,3 @@ class Placing:
 
 PLAIN = Placing(0, 0x7FFFFFFF, encode_blank)
 ENTRY = Placing(HEAD_SIZE, ENTRY_SIZE_MAX - HEAD_SIZE, encode_filler_head)
-
-
-class Writable(Protocol):
-    """A segment as the writer of a run sees it."""
-
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def write_position(self) -> int: ...
-    @property
-    def room(self) -> int: ...
-    def write(self, records: Sequence[bytes | memoryview], *, in_pieces: bool = False) -> None: ...
-    def append(self, data: bytes | memoryview) -> None: ...
-
-
-class RecordWriter(Protocol):
-    """Write a run of encoded records behind the last ones of a segment, which has room for them.
-
-    With `sizes` the records come in pieces that are not to be joined: large bodies. The sizes are of whole
-    records.
-    """
-
-    def __call__(
-        self, segment: Writable, records: Sequence[bytes | memoryview], sizes: Sequence[int] | None = None
-    ) -> None: ...
-
-
-def write_plain(
-    segment: Writable, records: Sequence[bytes | memoryview], sizes: Sequence[int] | None = None
-) -> None:
-    """Write records as they are. HOT."""
-    segment.write(records, in_pieces=sizes is not None)

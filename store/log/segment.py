@@ -65,12 +65,12 @@ class Segment:
     def has_room_for(self, record_size: int) -> bool:
         return self.write_position + record_size <= self.room
 
-    def write(self, records: Sequence[bytes | memoryview], *, in_pieces: bool = False) -> None:
-        """Place encoded records after the last one; the caller has asked `has_room_for`.
+    def write(self, records: Sequence[bytes | memoryview], sizes: Sequence[int] | None = None) -> None:
+        """Place encoded records after the last one; the caller has asked `has_room_for`. HOT.
 
-        Large ones come `in_pieces`, each of which is placed as it is: nothing is joined.
+        With `sizes` they come in pieces that are not to be joined: each is placed as it is.
         """
-        if in_pieces:
+        if sizes is not None:
             self._gather(records)
             return
         data = b"".join(records)

@@ -18,10 +18,10 @@ from ropewalk.format.index import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, Geometry, I
 from ropewalk.format.queue_entry import ENTRY_SIZE
 from ropewalk.format.record import decode_record
 from ropewalk.format.sidecar import Sidecar
+from store.config import StoreConfig
 from store.index.file import index_names
 from store.log.commitlog import NAME_DIGITS
 from store.log.placing import ENTRY, PLAIN, Placing
-from store.message_store import StoreConfig
 from store.offline.dry_run_disk import DryRunDisk
 from store.offline.reader import UnreadableStore, is_entry_log, log_folder
 from store.recovery.delay_levels import DEFAULT_LEVELS, DelayLevels

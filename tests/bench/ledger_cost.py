@@ -52,8 +52,9 @@ from ha.raft.types import (
 )
 from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head, encode_entries, encode_index
 from ropewalk.format.dledger.frame import Frames, encode_head_with
+from store.config import StoreConfig
 from store.io.disk import Disk
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from tests.bench.hot_path import NoWire, send_frame
 
 if TYPE_CHECKING:

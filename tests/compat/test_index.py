@@ -15,11 +15,12 @@ import pytest
 
 from ropewalk.format.index import Geometry, IndexHeader
 from ropewalk.format.properties import encode_properties
+from store.config import StoreConfig
 from store.index.builder import IndexBuilder
 from store.index.file import IndexPlace, index_names, read_header
 from store.index.search import search
 from store.io.disk import Disk
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from tests.bench.peers.rocketmq.artifacts import JavaUnavailable, compiled, program
 from tests.compat.conftest import unavailable
 from tests.store.worlds import HOST

@@ -18,10 +18,11 @@ from ropewalk.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from ropewalk.format.queue_entry import ENTRY_SIZE
 from ropewalk.format.record import decode_records, encode_host
 from store.append import Message
+from store.config import StoreConfig
 from store.io.disk import DiskFull
 from store.io.workers import Completions, Flusher, FlushFailed, Helpers, Worker
 from store.log.commitlog import StoreDamaged, segment_name
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from store.queues.consume_queue import ConsumeQueue
 from store.read.reader import GetResult, GetStatus, Reader, ReadLimits
 from tests.sim.disk import PowerLoss, SimDisk

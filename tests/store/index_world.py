@@ -4,12 +4,13 @@ from dataclasses import dataclass, replace
 
 from ropewalk.format.index import Geometry, IndexHeader
 from ropewalk.format.properties import encode_properties
+from store.config import StoreConfig
 from store.index.builder import IndexBuilder
 from store.index.file import IndexPlace, index_names, read_header
 from store.index.helper import KeyIndex
 from store.index.search import Query, find_messages
 from store.io.disk import Disk
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from tests.store import worlds
 from tests.store.worlds import HOST, wait_for
 

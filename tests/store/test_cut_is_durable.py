@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from ropewalk.format.record import decode_record, encode_host
+from store.config import StoreConfig
 from store.follow import StreamRejected
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from store.offline.diverged import About, cut_store
 from tests.sim.disk import PAGE, PowerLoss, SimDisk, SimFile
 from tests.sim.world import SteppedHelpers

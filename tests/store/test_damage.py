@@ -19,8 +19,9 @@ from ropewalk.errors import CorruptRecord
 from ropewalk.format.properties import tags_code
 from ropewalk.format.record import decode_records, encode_host
 from ropewalk.format.sidecar import Sidecar
+from store.config import StoreConfig
 from store.log.commitlog import StoreDamaged
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from store.read.reader import GetStatus, Reader, ReadLimits
 from tests.sim.disk import SimDisk, SimFile
 from tests.sim.world import SteppedHelpers

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from ropewalk.format.properties import tags_code
 from ropewalk.format.record import Record, decode_record, encode_host
+from store.config import StoreConfig
 from store.io.disk import Disk
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from store.queues.consume_queue import ConsumeQueue
 from tests.support.clocks import Clock
 from tests.support.waiting import until

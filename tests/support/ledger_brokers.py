@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self, cast
 
 from broker.remoting.shell import Connection
-from broker.replication.ledger_member import LedgerMember
+from broker.replication.dledger.member import LedgerMember
 from ha.dledger.peers import PeerLink
 from ha.raft.types import Link
 from store.io.disk import Disk

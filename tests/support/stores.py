@@ -9,8 +9,9 @@ from pathlib import Path
 from ropewalk.format.index import Geometry
 from ropewalk.format.properties import tags_code
 from ropewalk.format.record import Record
+from store.config import StoreConfig
 from store.io.disk import Disk, DiskFull
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from store.offline.diverged import About, cut_store
 from store.offline.dry_run_disk import DryRunDisk
 from store.offline.findings import Finding

@@ -13,8 +13,6 @@ from tools.documents.markdown import cell, code, head, table
 
 __all__ = ["page"]
 
-_SOURCE: Final = "`broker/settings/keys.py` and `broker/settings/key_help.py`"
-
 _HOW_IT_WORKS: Final = """
 A broker takes RocketMQ's own configuration file: `ropewalk broker -c FILE`. In order of precedence a value comes from
 

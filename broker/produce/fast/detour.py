@@ -31,7 +31,6 @@ from store.queues.consume_queue import ConsumeQueue
 __all__ = ["Detour", "detour_of"]
 
 _TIME: Final = re.compile(r"[1-9]\d{12}")
-_TIME_DIGITS: Final = 13
 _SLOT: Final = f"{P.TIMER_OUT_MS}\x01".encode()
 _QUEUE: Final = f"\x02{P.REAL_QID}\x01".encode()
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")

@@ -19,8 +19,8 @@ from ropewalk.client.core.messages import command_of
 from ropewalk.client.core.routes import MASTER_ID, TopicRoute
 from ropewalk.client.core.steps import Steps, ask_twice, require_success
 from ropewalk.client.core.steps import ask as ask_once
-from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import OutcomeUnknown, Refused, Rejected, RemoteProtocolError, RopewalkError
+from ropewalk.codes import RequestCode
+from ropewalk.errors import OutcomeUnknown, Rejected, RemoteProtocolError, RopewalkError
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
 
@@ -233,8 +233,3 @@ def _nobody(members: Sequence[BrokerMember], cluster: str | None, broker: str | 
     if cluster is not None and cluster not in {member.cluster for member in members}:
         return f"there is no cluster {cluster}; the name server knows {clusters}"
     return f"there is no broker {broker}; the name server knows {names}"
-
-
-def is_missing(exc: Refused) -> bool:
-    """Return True if an error says that a topic or group does not exist."""
-    return exc.code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)

@@ -260,7 +260,7 @@ def test_a_promise_waits_for_room_on_the_disk_and_is_not_told_before_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_fsync(monkeypatch)
-    monkeypatch.setattr("broker.replication.member._ROOM_AGAIN_S", 0.01)
+    monkeypatch.setattr("broker.replication.role_files._ROOM_AGAIN_S", 0.01)
     disk, policy = NoRoom(), QuorumPolicy("SYNC_MASTER", 2, 3, {"1": "10.0.0.2:10911"})
     config = config_of(tmp_path, brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
     with InProcess(config, disk) as process:
@@ -661,19 +661,19 @@ def test_a_slave_takes_over_tables_offsets_and_deliveries_that_its_log_covers(
         assert follower is not None
         segment = process.broker.store.log.segments[0]
         slave.until(lambda: bool(follower.append(0, segment.map[: segment.write_position])))
-        member.apply_progress()
+        member.tables.apply_progress()
         assert slave.broker.delays.offsets().get(3) is None, (
             "as long as the master's, and compared with no log"
         )
         ha_client = member._replication.client
         assert ha_client is not None
         ha_client.state = ClientState.TRANSFER
-        member.forget_progress()
+        member.tables.forget_progress()
         member.apply_sync(msgspec.structs.replace(sync(client, answer.seen), delays=None, readable=0))
         assert slave.broker.delays.offsets().get(3) is None, "told before the logs were compared"
-        assert member.seen.delays == -1, "it is asked for again"
+        assert member.tables.seen.delays == -1, "it is asked for again"
         member.apply_sync(msgspec.structs.replace(answer, readable=0))
-        assert member.seen == answer.seen
+        assert member.tables.seen == answer.seen
         assert slave.broker.delays.offsets()[3] == 9
         ha_client.state = ClientState.READY
         assert slave.broker.store.readable_offset == 0, "the master has shown nobody the message yet"
@@ -710,19 +710,19 @@ def test_progress_of_transactions_comes_with_the_log_that_it_is_of_and_from_no_s
         ha_client, follower = member._replication.client, slave.broker.store.follower
         assert ha_client is not None and follower is not None
         ha_client.state = ClientState.TRANSFER
-        member.apply_progress()
+        member.tables.apply_progress()
         assert offsets.query(*half) is None, "the copies are not here yet"
         ha_client.state = ClientState.READY
         segment = process.broker.store.log.segments[0]
         slave.until(lambda: bool(follower.append(0, segment.map[: segment.write_position])))
         ha_client.state = ClientState.TRANSFER
-        member.apply_progress()
+        member.tables.apply_progress()
         assert offsets.query(*half) == 7
-        member.forget_progress()
+        member.tables.forget_progress()
         process.broker.offsets.commit(*half, 5)
         member.apply_sync(msgspec.structs.replace(sync(client, answer.seen), delays=None))
         assert offsets.query(*half) == 5, "the master's counts, also where it goes back"
-        assert member.seen.offsets == 0, "it is asked for again"
+        assert member.tables.seen.offsets == 0, "it is asked for again"
         member.request_cut(About("why", 0, 10, 1, "10.0.0.1:10911", 0), behind=False)
         assert offsets.query(*half) is None
         ha_client.state = ClientState.READY

@@ -174,7 +174,7 @@ class Scales(Disk):
 
 def look(running: InProcess) -> None:
     """Let the broker look at its disk."""
-    cleaner = running.broker.store._cleaner
+    cleaner = running.broker.store.upkeep.cleaner
     assert cleaner is not None
     running.until(lambda: not cleaner._looking)
     running.tick(later_ms=10_001)

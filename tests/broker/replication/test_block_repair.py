@@ -19,6 +19,7 @@ import broker.replication.block_repair
 from broker.broker import Broker
 from broker.metrics.snapshot import Family
 from broker.replication.block_repair import BlockRepair, GroupBlocks
+from broker.replication.member_status import member_status
 from ha.group.block_repair import BlockRequest, BlockResponse
 from ha.group.hello import RangesRequest, decode_untrusted, encode
 from ropewalk.client.blocking.connection import Connection
@@ -168,7 +169,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InProcess:
     process.until(lambda: store.flushed_offset == store.log.end_offset)
     for _ in store.log.segments:  # one is summed at a time
         process.tick()
-        process.until(lambda: not store._checksums._busy)  # type: ignore[union-attr]
+        process.until(lambda: not store.upkeep.checksums._busy)  # type: ignore[union-attr]
     return process
 
 
@@ -241,7 +242,8 @@ def test_a_member_that_finds_its_own_copy_damaged_gives_nothing_and_serves_nothi
         assert [place.offset for place in store.damage.places()] == [0]
         pulled = process.connect().pull("T", queueId=0, queueOffset=0)
         assert pulled.code != ResponseCode.SUCCESS and not pulled.body
-        assert process.broker.member.status().damaged == 1
+        broker = process.broker
+        assert member_status(broker.member, broker.context, broker.replication).damaged == 1
         shown = {one.name: one.rows for one in process.broker.count_metrics()[0] if isinstance(one, Family)}
         assert shown["ropewalk_log_damaged_places"] == [((), 1)]
         assert shown["ropewalk_log_mended_places"] == [((), 0)]

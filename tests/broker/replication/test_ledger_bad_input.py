@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.replication.ledger_files import WrongMode
+from broker.replication.dledger.files import WrongMode
 from ropewalk.codes import ResponseCode
 from store.io.disk import Disk, DiskFull, MappedFile
 from store.log.commitlog import StoreDamaged

@@ -99,7 +99,7 @@ def test_an_uncommitted_message_is_seen_by_no_consumer(tmp_path: Path) -> None:
 
 
 def test_a_quorum_that_is_late_is_told_as_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.replication.ledger_member.QUORUM_MS", 100)
+    monkeypatch.setattr("broker.replication.dledger.member.QUORUM_MS", 100)
     with LedgerBrokers(tmp_path) as group:
         leader = group.leader()
         client = leader.connect()

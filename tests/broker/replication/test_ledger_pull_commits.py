@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.replication.pull_commits import BATCH_BYTES, BATCH_MS, KEEP_MS, PullCommits
+from broker.replication.dledger.pull_commits import BATCH_BYTES, BATCH_MS, KEEP_MS, PullCommits
 from broker.state.groups import SubscriptionGroupConfig
 from ropewalk.codes import RequestCode, ResponseCode
 from tests.broker.harness import Client, pull_ext
@@ -48,7 +48,7 @@ def test_a_consumer_that_commits_by_pulls_at_a_follower_goes_back_by_no_more_tha
             pull(consumer, number + 1)
             at.append(follower.clock.ms)
             group.turn()
-            until(lambda: not follower.member._pull_commits._sent, turn=lambda: group.turn(0))
+            until(lambda: not follower.member.reads._pull_commits._sent, turn=lambda: group.turn(0))
         died = follower.clock.ms
         group.stop(int(leader.id[1]))
         group.apart.add(int(follower.id[1]))  # what it has not forwarded stays with it at first

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.replication.ledger_state import LedgerState
+from broker.replication.dledger.state import LedgerState
 from broker.state.groups import SubscriptionGroupConfig
 from ha.dledger.storage import LogPoint
 from ropewalk.codes import RequestCode, ResponseCode

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.replication.ledger_state import LedgerState
+from broker.replication.dledger.state import LedgerState
 from broker.state.groups import SubscriptionGroupConfig
 from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode, ResponseCode

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import broker.replication.ledger_state as ledger_state
+from broker.replication.dledger import state as ledger_state
 from broker.state.groups import SubscriptionGroupConfig
 from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode, ResponseCode

@@ -58,7 +58,7 @@ def disk() -> NoRoom:
 @pytest.fixture
 def slave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: NoRoom) -> Iterator[InProcess]:
     without_fsync(monkeypatch)
-    monkeypatch.setattr("broker.replication.member._ROOM_AGAIN_S", 0.01)
+    monkeypatch.setattr("broker.replication.role_files._ROOM_AGAIN_S", 0.01)
     config = config_of(tmp_path, brokerRole=SLAVE, brokerId=1, haMasterAddress="10.0.0.1:10912")
     with InProcess(config, disk) as running:
         yield running

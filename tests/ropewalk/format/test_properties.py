@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from ropewalk.errors import LocalProtocolError
 from ropewalk.format.properties import (
-    append_property,
     encode_properties,
     find_property,
     fit_properties,
@@ -84,13 +83,6 @@ def test_a_separator_inside_an_entry_is_our_own_error(properties: dict[str, str]
 def test_half_a_surrogate_pair_is_our_own_error() -> None:
     with pytest.raises(LocalProtocolError):
         encode_properties({"a": "\ud800"})
-
-
-@pytest.mark.parametrize("raw", [b"", b"a\x01b", b"a\x01b\x02"])
-def test_an_entry_is_appended_behind_a_closed_text(raw: bytes) -> None:
-    appended = append_property(raw, "CLUSTER", "c1")
-    assert appended.startswith(raw)
-    assert parse_properties(appended) == parse_properties(raw) | {"CLUSTER": "c1"}
 
 
 @relaxed

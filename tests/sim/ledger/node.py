@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from broker.broker import Broker
-from broker.replication.ledger_member import LedgerMember
+from broker.replication.dledger.member import LedgerMember
 from broker.settings.config import BrokerConfig, load_config
 from ha.dledger.ledger import LedgerShell, MemberFailed
 from ha.raft.types import Link, MemberId, Role

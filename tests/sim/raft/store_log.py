@@ -22,11 +22,12 @@ from ropewalk.errors import CorruptRecord
 from ropewalk.format.dledger.entry import HEAD_SIZE, check_body, decode_head, filler_size
 from ropewalk.format.names import TERM_TOPIC
 from ropewalk.format.record import encode_host
+from store.config import StoreConfig
 from store.entries.files import LogPoint
 from store.io.disk import Disk, MappedFile
 from store.io.workers import Completions, Flusher, Helpers, Worker
 from store.log.commitlog import segment_name
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from tests.sim.disk import SimDisk, SimFile
 from tests.sim.raft.checks import Broken
 from tests.sim.raft.model_log import SEGMENT, Entry

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ropewalk.format.index import Geometry
 from ropewalk.format.properties import tags_code
+from store.config import StoreConfig
 from store.io.disk import Disk
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from tests.store.worlds import HOST, settle
 from tests.support.clocks import Clock
 

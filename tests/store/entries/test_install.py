@@ -11,9 +11,10 @@ import pytest
 
 from ropewalk.format.dledger.snapshot import MemberSnapshot, encode_member_snapshot
 from ropewalk.format.queue_entry import ENTRY
+from store.config import StoreConfig
 from store.entries.files import CommitNote
 from store.log.commitlog import StoreDamaged, segment_name
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from tests.sim.disk import PowerLoss, SimDisk
 from tests.sim.raft.store_log import LedgerDisk
 from tests.store.entries.records import encoded

@@ -12,6 +12,7 @@ import pytest
 from ropewalk.format.checkpoint import Checkpoint
 from ropewalk.format.index import Geometry, IndexHeader, record_hashes
 from ropewalk.format.properties import encode_properties
+from store.config import StoreConfig
 from store.index import helper
 from store.index.builder import IndexBuilder, _why_not
 from store.index.file import IndexPlace, _last_items, indexed_through
@@ -19,7 +20,7 @@ from store.index.helper import ProcessIndex
 from store.index.search import search
 from store.io.disk import Disk, PagedFile
 from store.io.idle_worker import never_yield
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from tests.store.index_world import FOREVER, SEGMENT_SIZE, SMALL, World, built, find, index_of, send
 from tests.store.worlds import HOST, wait_for
 from tests.support.clocks import Clock

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from store.config import StoreConfig
 from store.io.disk import Disk
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from tests.store.worlds import put, settle, wait_for
 from tests.support.clocks import Clock
 from tests.support.stores import config
@@ -25,9 +26,9 @@ def turn(store: MessageStore, clock: Clock, ms: int) -> None:
     wait_for(
         store,
         lambda: (
-            store._checksums is None
-            or store._checksums._worker is None
-            or not store._checksums._worker.pending
+            store.upkeep.checksums is None
+            or store.upkeep.checksums._worker is None
+            or not store.upkeep.checksums._worker.pending
         ),
     )
 

@@ -14,11 +14,12 @@ import pytest
 
 from ha.stream.source import LogSource
 from ropewalk.format.sidecar import block_sum
+from store.config import StoreConfig
 from store.integrity.block_repair import NotDurable, NotVouched, NotWhole, probe_place, put_back, vouched
 from store.integrity.checksums import Checks, Damaged
 from store.io.disk import Disk
 from store.log.segment import Segment
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from store.read.reader import Reader, ReadLimits
 from tests.sim.disk import PowerLoss, SimDisk, SimFile
 from tests.store.integrity.scrubbing import running, scrubbing, turn
@@ -35,17 +36,17 @@ def opened(config: StoreConfig, records: int = 0) -> Iterator[tuple[MessageStore
     """A store whose full segments are under checksums."""
     with running(config, records) as (store, clock):
         turn(store, clock, 10)
-        assert store._checksums is not None
-        while any(store._checksums.is_owed(segment) for segment in store.log.segments[:-1]):
+        assert store.upkeep.checksums is not None
+        while any(store.upkeep.checksums.is_owed(segment) for segment in store.log.segments[:-1]):
             turn(store, clock, 10)
         yield store, clock
 
 
 def scrub(store: MessageStore, clock: Clock) -> None:
     """Have everything read once more."""
-    assert store._scrubber is not None
-    passes = store._scrubber.passes
-    while store._scrubber.passes < passes + 2:
+    assert store.upkeep.scrubber is not None
+    passes = store.upkeep.scrubber.passes
+    while store.upkeep.scrubber.passes < passes + 2:
         turn(store, clock, 1000)
 
 
@@ -191,7 +192,7 @@ def test_without_checksums_the_scrubber_names_the_run_of_records(tmp_path: Path)
         mend(store, place, good[place.start : place.stop])
         assert probe_place(segment, place) == (True, good[place.start : place.record])
         scrub(store, clock)
-        assert segment.base_offset in store._checksums._sidecars  # type: ignore[union-attr]
+        assert segment.base_offset in store.upkeep.checksums._sidecars  # type: ignore[union-attr]
 
 
 def test_a_record_whose_size_grew_is_damage_and_gets_no_checksum(tmp_path: Path) -> None:
@@ -207,7 +208,7 @@ def test_a_record_whose_size_grew_is_damage_and_gets_no_checksum(tmp_path: Path)
         while not len(store.damage):
             turn(store, clock, 1000)
         assert any("damaged record" in text for text in store.take_findings())
-        assert segment.base_offset not in store._checksums._sidecars  # type: ignore[union-attr]
+        assert segment.base_offset not in store.upkeep.checksums._sidecars  # type: ignore[union-attr]
 
 
 # -- putting back --------------------------------------------------------------------------------------------------

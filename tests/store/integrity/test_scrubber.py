@@ -50,15 +50,15 @@ def test_only_what_is_flushed_is_summed(tmp_path: Path) -> None:
     settle(store)
     put(store, [b"x" * 400] * 6)
     flushed = store.flushed_offset
-    assert store._checksums is not None
-    store._checksums.tick(flushed)
-    worker = store._checksums._worker
+    assert store.upkeep.checksums is not None
+    store.upkeep.checksums.tick(flushed)
+    worker = store.upkeep.checksums._worker
     assert worker is not None
     wait_for(store, lambda: not worker.pending and not store._preallocator.worker.pending)
-    assert store._checksums.covered_end <= flushed
+    assert store.upkeep.checksums.covered_end <= flushed
     settle(store)
     turn(store, clock, 10)
-    assert 0 < store._checksums.covered_end <= store.flushed_offset
+    assert 0 < store.upkeep.checksums.covered_end <= store.flushed_offset
     store.close()
 
 
@@ -91,9 +91,9 @@ def test_the_scrubber_reads_no_more_than_its_budget(tmp_path: Path, rate: int) -
     clock = Clock()
     store = MessageStore(scrubbing(tmp_path / "store", rate), Disk(), clock, lambda: None)
     store.open()
-    assert store._scrubber is not None
+    assert store.upkeep.scrubber is not None
     seconds = 0
-    while store._scrubber.passes == 0:
+    while store.upkeep.scrubber.passes == 0:
         turn(store, clock, 1000)
         seconds += 1
         assert seconds < 1000
@@ -112,9 +112,9 @@ def test_the_scrubber_leaves_a_segment_that_is_being_summed_to_whoever_sums_it(
     )
     monkeypatch.setattr(store.integrity.checksums, "_BLOCKS_AT_ONCE", 1)
     with running(scrubbing(tmp_path / "store", 1 << 20), 60) as (opened, clock):
-        assert opened._scrubber is not None
+        assert opened.upkeep.scrubber is not None
         assert len(opened.log.segments) > 2
-        while opened._scrubber.passes < 5:
+        while opened.upkeep.scrubber.passes < 5:
             turn(opened, clock, 1000)
         assert not opened.take_findings()
 

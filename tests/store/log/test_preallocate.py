@@ -278,7 +278,7 @@ def test_pages_are_left_to_who_writes_large_records_until_most_are_small_again(
         """Where pages were brought after pieces of these sizes."""
         asked.clear()
         for size in pieces:
-            segment.write([b"x" * size], in_pieces=size > 1000)
+            segment.write([b"x" * size], [size] if size > 1000 else None)
         ahead.tick(0)
         at.finish()
         return asked[:1]
@@ -316,7 +316,7 @@ def test_pages_of_large_records_are_shared_where_these_take_long_and_the_log_gro
         nonlocal pieces_s
         shared.clear()
         brought.clear()
-        segment.write([b"x" * (window // 2)], in_pieces=True)
+        segment.write([b"x" * (window // 2)], [window // 2])
         pieces_s += mib_s * window / 2 / (1 << 20)
         segment.file.pieces_s = pieces_s
         ahead._pace.update(then, then * grown // 500)

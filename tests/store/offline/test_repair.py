@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from store.config import StoreConfig
 from store.io.disk import Disk, StoreLocked
 from store.log.commitlog import StoreDamaged
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from store.offline.dry_run_disk import DryRunDisk
 from store.offline.layout import Layout, guess_layout
 from store.offline.repair import Repaired, repair

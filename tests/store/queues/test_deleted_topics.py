@@ -4,8 +4,9 @@ import shutil
 from pathlib import Path
 
 from ropewalk.format.record import encode_host
+from store.config import StoreConfig
 from store.io.disk import Disk
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from store.queues.deleted_topics import DeletedTopics
 from tests.store.worlds import wait_for
 

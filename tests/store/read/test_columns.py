@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from ropewalk.format.properties import tags_code
 from ropewalk.format.record import decode_records, encode_record
+from store.config import StoreConfig
 from store.io.disk import Disk
 from store.log.commitlog import segment_name
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from store.read import log_blocks
 from store.read.columns import cut_records
 from store.read.reader import GetResult, GetStatus, Reader, ReadLimits

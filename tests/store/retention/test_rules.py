@@ -15,11 +15,12 @@ import pytest
 
 from ropewalk.format.index import Geometry
 from ropewalk.format.properties import encode_properties
+from store.config import StoreConfig
 from store.index.file import index_names
 from store.index.helper import WorkerIndex
 from store.index.search import Query
 from store.io.disk import Disk, DiskFull, MappedFile
-from store.message_store import MessageStore, StoreConfig
+from store.message_store import MessageStore
 from store.read.reader import GetResult, GetStatus, Reader, ReadLimits
 from store.retention.cleaner import Cleaner
 from store.retention.rules import HOUR_MS, Decision, RetentionRules, Usage, decide, delete_hours
@@ -187,7 +188,7 @@ def pass_time(world: World, store: MessageStore) -> None:
     """One look at the disk, and all that follows from it."""
     settle(store)
     world.clock.ms += 1001
-    cleaner = store._cleaner
+    cleaner = store.upkeep.cleaner
     assert cleaner is not None
     store.tick()
     quiet = 0
@@ -579,7 +580,7 @@ def test_a_real_small_disk_fills_refuses_reads_on_and_resumes(small_file_system:
     assert store.refusal is not None or store.full is not None
     settle(store)
     assert [int(body[:6]) for body in bodies(store)] == list(range(acknowledged))
-    cleaner = store._cleaner
+    cleaner = store.upkeep.cleaner
     assert cleaner is not None
     cleaner._rules = replace(world.rules, force=True)  # as if the operator had allowed it
     pass_time(world, store)

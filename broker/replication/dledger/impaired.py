@@ -21,7 +21,7 @@ import trio
 
 from broker.remoting.shell import Connection, Shell
 from broker.replication.block_repair import Fetch
-from broker.replication.ledger_blocks import BlockGiver, LedgerBlocks, NoGoodCopy
+from broker.replication.dledger.blocks import BlockGiver, LedgerBlocks, NoGoodCopy
 from ha.dledger import tasks
 from ha.dledger.hello import Identity
 from ha.dledger.peers import PeerLink, Peers

@@ -12,22 +12,18 @@ the one to ask, or none yet (official producers try the next broker); 2 where th
 where nobody can tell whether the message is stored. SEND_OK is given for what a quorum has on its disks, this broker
 among it: `confirmed` is the end of what is shown.
 
-    <root>/ropewalk/dledger/peers.json     incarnations: of each peer the one that was heard first, or again after it
-                                           was let in with an empty log; the own one once it votes after that
+What producers are told stands in `words`, how the newest state is read at any member in `reads`.
 """
 
 from __future__ import annotations
 
 import random
 import secrets
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Final
 
-import msgspec
 import structlog
 import trio
 
@@ -36,15 +32,16 @@ from broker.context import BrokerContext
 from broker.kv.regions import KvRegions
 from broker.remoting.shell import Connection, Shell
 from broker.replication.block_repair import BlockRepair
+from broker.replication.dledger.blocks import BlockGiver, LedgerBlocks
+from broker.replication.dledger.impaired import ImpairedMember
+from broker.replication.dledger.peer_notes import PeerNotes
+from broker.replication.dledger.reads import GroupReads
+from broker.replication.dledger.state import LedgerState
+from broker.replication.dledger.table_snapshots import TableSnapshots
+from broker.replication.dledger.words import leader_refusal, membership_notes, place_of, ready_words
 from broker.replication.group_member import LogReplaced, ReadyWords, Turns
-from broker.replication.impaired import ImpairedMember
-from broker.replication.ledger_blocks import BlockGiver, LedgerBlocks
-from broker.replication.ledger_state import LedgerState
-from broker.replication.pull_commits import KEEP_MS, PullCommits
-from broker.replication.table_snapshots import TableSnapshots
 from broker.settings.dledger import peers_of
 from broker.state.ha_status import HaStatus
-from broker.state.json_file import StoreConfigDamaged
 from ha.dledger import tasks
 from ha.dledger.changes import Change, ChangeKind, ChangeRefused, target_of
 from ha.dledger.hello import Identity
@@ -52,10 +49,8 @@ from ha.dledger.ledger import LedgerShell
 from ha.dledger.peers import PeerLink
 from ha.dledger.status import LedgerStatus
 from ha.dledger.storage import LogPoint, LogStorage, ReplicaStore
-from ha.raft.node import TRANSFERRING
-from ha.raft.types import ChangeResult, MemberId, Point, Role, Settings, Standing, TransferResult
+from ha.raft.types import ChangeResult, MemberId, Role, Settings, Standing, TransferResult
 from ropewalk.codes import ResponseCode
-from ropewalk.format.remoting import Command, decode_frame, encode_frame
 from store.io.workers import Worker
 from store.log.commitlog import StoreDamaged
 
@@ -65,26 +60,18 @@ log = structlog.get_logger("broker.dledger")
 
 QUORUM_MS: Final = 2_500
 """How long a producer waits for a quorum; less than the 3 s after which the official clients give up."""
-_FRAME_SIZE: Final = 4
-"""Bytes in front of a frame that tell its size."""
 _HAND_OVER_S: Final = 2.0
 """How long a stop waits for a handover, whose own time is one election timeout."""
-_COMMIT_BATCH: Final = -1
-"""The code of a request from a follower itself, which no client can send: offsets that pulls have committed there."""
 _NOTHING: Final = (-1, -1, 0)
 _REGIONS_STAY: Final = (
     "the group has a key-value store (ropewalkKvRegions), and its regions do not go on with one member: start most of "
     "the others. A member that lost its disk is let in again by `ropewalk admin dledger readmit` "
     "(docs/operate/dledger.md)"
 )
-_NO_LEADER: Final = "no leader of the group has answered for two seconds: ask again"
 _LATE: Final = (
     ResponseCode.SYSTEM_ERROR,
     "QUORUM_LATE: most members did not have the message on disk in time; it is unknown whether it will be kept",
 )
-
-
-HandleForwarded = Callable[[Command, Callable[[Command], None]], Command | None]
 
 
 class LedgerMember:
@@ -114,10 +101,6 @@ class LedgerMember:
         self.ask_who_listens: Callable[[MemberId, str, Callable[[str | None], None]], None] | None = None
         """Tell why it is not a member that listens at an address, or None; None where nobody can be asked."""
         self.on_abandoned: Callable[[], None] = lambda: None
-        self.handle_forwarded: HandleForwarded = lambda request, send: request.reply(
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"no request of code {request.code} is forwarded"
-        )
-        """Handle a follower's request as the leader; returns the answer, or sends it later."""
         self.master_address = ""
         """The leader's remoting address, as name servers tell it."""
         self._context = context
@@ -126,13 +109,12 @@ class LedgerMember:
         self._take_back_deliveries = take_back_deliveries
         notes = config.store_path_root_dir / "ropewalk" / "dledger"
         self.state = LedgerState(context, follow_delays, TableSnapshots(notes, context.disk))
+        self.reads = GroupReads(self.me, context, self.state, lambda: self._place(self.ledger.standing))
         self._leads = False
         """Whether this broker is the leader to its clients: steps 1 to 5 are done."""
         self._term = -1
         self._refused: tuple[int, str] | None = (ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is starting")
-        self._path = notes / "peers.json"
-        self._known: dict[MemberId, bytes] = {}
-        self._readmitted: frozenset[MemberId] = frozenset()
+        self._notes = PeerNotes(notes, context.disk)
         self.replaced = trio.Event()
         """Set when the store has to be opened again, with a snapshot in place of its log."""
         self.kv: KvRegions | None = None
@@ -140,13 +122,8 @@ class LedgerMember:
         if config.ropewalk_kv_regions != "0":
             self.kv = KvRegions(context, wake, self.replaced.set)
         self._worker: Worker | None = None
-        self._unlogged: deque[tuple[int, Callable[[str], Command], Command, Callable[[Command], None]]] = (
-            deque()
-        )
-        """Answers that wait until records of offsets are shown: the log offset behind them first."""
         self._impaired: ImpairedMember | None = None
         """The links while this member's log is mended, before it is opened."""
-        self._pull_commits = PullCommits()
         context.acks.late = _LATE
 
     @property
@@ -253,10 +230,11 @@ class LedgerMember:
 
     def _lead(self, standing: Standing) -> None:
         context, now = self._context, self._context.now_ms()
-        self._leads, self._refused = True, None
+        self._leads = self.reads.leads = True
+        self._refused = None
         log.info("this broker leads", term=standing.term, member=self.me)
         self.state.lead()
-        self.state.commit_batch(self._pull_commits.take_all())
+        self.reads.log_kept()
         context.topics.set_state_version(standing.term, now)
         context.groups.set_state_version(standing.term, now)
         context.delays.load(context.delays.offsets())
@@ -266,7 +244,7 @@ class LedgerMember:
 
     def _step_down(self, standing: Standing) -> None:
         context = self._context
-        self._leads = False
+        self._leads = self.reads.leads = False
         self._refused = self._refusal(standing)
         log.info("this broker leads no more", term=standing.term, member=self.me, why=standing.why)
         context.acks.fail(
@@ -275,25 +253,16 @@ class LedgerMember:
             "be kept",
         )
         self._take_back_deliveries()
-        self._pull_commits.keep(
-            self.state.unlogged_commits(context.now_ms() - KEEP_MS), context.monotonic_ms()
-        )
+        self.reads.keep_unlogged()
         self.state.follow()
-        for _end, refuse, _answer, send in self._unlogged:
-            send(refuse(f"{self.me} does not lead any more; it is unknown whether the offset is kept"))
-        self._unlogged.clear()
+        self.reads.refuse_unlogged()
         self.on_role()
         self.on_identity()
 
     def _refusal(self, standing: Standing) -> tuple[int, str] | None:
         """Return the answer to a send under this standing, or None where it is taken."""
         if self._leads:
-            if standing.may_append:
-                return None
-            if standing.why == TRANSFERRING:
-                why = f"{self.me} hands the lead over to another member"
-                return ResponseCode.SERVICE_NOT_AVAILABLE, f"[REJECTREQUEST]{why}: nothing was stored"
-            return ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]{standing.why}: followers are too far behind"
+            return leader_refusal(self.me, standing)
         return (
             ResponseCode.SERVICE_NOT_AVAILABLE,
             f"[REJECTREQUEST]{self._place(standing)}: nothing was stored",
@@ -301,16 +270,8 @@ class LedgerMember:
 
     def _place(self, standing: Standing) -> str:
         """Return in words why a member with this standing is not the one to send to."""
-        if standing.role is Role.LEADER:
-            return f"this member was elected in term {standing.term} and opens it"
-        if standing.leader is not None:
-            return (
-                f"this member follows {standing.leader}, at {self.master_address or 'an address yet unknown'}"
-            )
-        refused = sorted({each.refusal for each in self.ledger.peers.status.values() if each.refusal})
-        return "; ".join(
-            [f"the group has no leader in term {standing.term}, as far as {self.me} knows", *refused]
-        )
+        refusals = (each.refusal for each in self.ledger.peers.status.values())
+        return place_of(self.me, standing, self.master_address, refusals)
 
     # -- turns ---------------------------------------------------------------------------------------
 
@@ -328,17 +289,10 @@ class LedgerMember:
             self.kv.end_turn()
 
     def end_turn(self) -> None:
-        self._log_changes()
-        if not self._leads:
-            self._forward_commits()
+        self.reads.end_turn()
         self.ledger.end_turn()
         if self.kv is not None:
             self.kv.end_turn()
-
-    def _log_changes(self, *, offsets: bool = False) -> None:
-        """Log the changes of the tables; not while a member that is to lead waits for the end of this log."""
-        if self._leads and self.ledger.standing.may_append:
-            self.state.log_changes(offsets=offsets)
 
     def tick(self) -> None:
         """Do the work of time of the regions' logs; cores have a timer of their own (`ha.dledger.tasks`)."""
@@ -351,19 +305,8 @@ class LedgerMember:
         why = None
         if standing.leader is None or (standing.role is Role.LEADER and not self._leads):
             why = self._place(standing)
-        return replace(before, is_master=self._leads, epoch=self.epoch, fence=why, notes=self._notes())
-
-    def _notes(self) -> tuple[str, ...]:
-        """Return in words what is not ordinary about the group's members."""
-        config, notes = self.ledger.config, []
-        if self.me in config.learners:
-            notes.append(f"{self.me} learns, and does not vote")
-        elif self.me not in config.members and self.ledger.core.log.end.index >= 0:
-            notes.append(f"{self.me} is no member of the group any more; {', '.join(config.voters)} vote")
-        if config.old:
-            change = f"from {', '.join(config.old)} to {', '.join(config.voters)}"
-            notes.append(f"the voters change {change}: majorities of both are needed")
-        return tuple(notes)
+        notes = membership_notes(self.me, self.ledger.config, self._log_is_empty)
+        return replace(before, is_master=self._leads, epoch=self.epoch, fence=why, notes=notes)
 
     def ledger_status(self) -> LedgerStatus:
         """Return the member as it sees itself and the others."""
@@ -375,10 +318,7 @@ class LedgerMember:
         """Do nothing: `dLegerPeers` tells the others where this member is."""
 
     def load(self) -> None:
-        data = self._context.disk.read_file(self._path)
-        if data is not None:
-            self._known = _known(data, self._path)
-            self._readmitted = _decoded(data)[1]
+        self._notes.load()
 
     def open(self) -> None:
         """Begin as a follower; the store and the tables are loaded."""
@@ -403,8 +343,8 @@ class LedgerMember:
             random.Random(context.rng.getrandbits(64)),
             draw=secrets.token_bytes,
             wake=self._wake,
-            known=self._known,
-            readmitted=self._readmitted,
+            known=self._notes.known,
+            readmitted=self._notes.readmitted,
         )
         self.ledger.on_noted = self._note_peers
         if (damage := context.store.damage) is not None:
@@ -426,9 +366,8 @@ class LedgerMember:
         self.ledger.on_standing = self._stand
         self.state.snapshots.begin(self._worker)
         self.state.open()
-        self.ledger.on_shown = self._shown
-        self.ledger.on_forwarded = self._forwarded
-        context.newest = self
+        self.reads.open(self.ledger)
+        context.newest = self.reads
         self.on_role()
 
     def _identity(self, incarnation: bytes) -> Identity:
@@ -451,8 +390,8 @@ class LedgerMember:
         self._impaired = ImpairedMember(
             self._identity,
             self._settings,
-            self._known,
-            self._readmitted,
+            self._notes.known,
+            self._notes.readmitted,
             config.store_path_root_dir,
             config.store_path_commit_log,
             config.mapped_file_size_commit_log,
@@ -460,123 +399,6 @@ class LedgerMember:
             self._wake,
         )
         await self._impaired.run(shell, why)
-
-    # -- reads that see the newest state -------------------------------------------------------------
-
-    @property
-    def takes_offsets(self) -> bool:
-        return self._leads
-
-    def forward(
-        self, request: Command, refuse: Callable[[int, str], Command], send: Callable[[Command], None]
-    ) -> None:
-        """Send the leader's answer to a request (`BrokerContext.newest`)."""
-
-        def done(answer: bytes | None) -> None:
-            if answer is None:
-                send(
-                    refuse(
-                        ResponseCode.SYSTEM_ERROR, "the leader did not answer: it is unknown what it has done"
-                    )
-                )
-                return
-            found = decode_frame(answer[_FRAME_SIZE:])
-            send(request.reply(found.code, found.remark, ext=found.ext, body=found.body))
-
-        if not self.ledger.forward(encode_frame(request), done):
-            place = self._place(self.ledger.standing)
-            send(
-                refuse(
-                    ResponseCode.SERVICE_NOT_AVAILABLE, f"{place}, and it reaches no leader: nothing was done"
-                )
-            )
-
-    def commit_of_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Take the offset that a pull commits here. Raises ValueError as `OffsetTable.commit` does."""
-        context = self._context
-        if self._leads:
-            context.offsets.commit(group, topic, queue_id, offset)
-        else:
-            self._pull_commits.note(group, topic, queue_id, offset, context.monotonic_ms())
-
-    def _forward_commits(self) -> None:
-        """Forward the offsets that pulls have committed here, when they are due."""
-        batch = None
-        if self.ledger.standing.leader is not None:
-            batch = self._pull_commits.next_batch(self._context.monotonic_ms())
-        if batch is not None:
-            request = Command(_COMMIT_BATCH, body=msgspec.json.encode(batch))
-
-            def done(answer: bytes | None) -> None:
-                is_done = answer is not None and decode_frame(answer[_FRAME_SIZE:]).code == 0
-                self._pull_commits.answered(is_done)
-
-            if not self.ledger.forward(encode_frame(request), done):
-                self._pull_commits.answered(False)
-
-    def _commit_batch(self, request: Command, send: Callable[[bytes], None]) -> None:
-        """Store what pulls have committed at a follower, and answer when a quorum has it."""
-        self.state.commit_batch(msgspec.json.decode(request.body))
-        self.logged(
-            lambda why: request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, why),
-            request.reply(ResponseCode.SUCCESS),
-            lambda answer: send(encode_frame(answer)),
-        )
-
-    def _forwarded(self, data: bytes, send: Callable[[bytes], None]) -> None:
-        """Handle a request that a follower was asked."""
-        request = decode_frame(data[_FRAME_SIZE:])
-        if self._leads and request.code == _COMMIT_BATCH:
-            self._commit_batch(request, send)
-            return
-        if self._leads:
-            answer = self.handle_forwarded(request, lambda later: send(encode_frame(later)))
-        else:
-            answer = request.reply(
-                ResponseCode.SERVICE_NOT_AVAILABLE, f"{self._place(self.ledger.standing)}: nothing was done"
-            )
-        if answer is not None:
-            send(encode_frame(answer))
-
-    def read(
-        self, look: Callable[[], Command], refuse: Callable[[str], Command], send: Callable[[Command], None]
-    ) -> None:
-        """Send the answer of `look` when this member's tables are those of the group (`BrokerContext.newest`).
-
-        Every member looks when it shows all that was committed: also a leader, whose followers may show more while its
-        disk is slow. A leader's tables are ahead of the log, so its answer waits until what it saw is on a quorum.
-        """
-
-        def done(ok: bool) -> None:
-            if not ok:
-                send(refuse(_NO_LEADER))
-            elif self._leads:
-                self.logged(refuse, look(), send)
-            elif self.state.is_ahead:
-                self.ledger.read(done)
-            else:
-                send(look())
-
-        self._log_changes(offsets=True)
-        self.ledger.read(done)
-
-    def logged(
-        self, refuse: Callable[[str], Command], answer: Command, send: Callable[[Command], None]
-    ) -> None:
-        """Send `answer` when all offsets that are committed here are on a quorum."""
-        self._log_changes(offsets=True)
-        if not self._leads or not self.ledger.standing.may_append or not self.state.is_logged:
-            send(refuse(f"{self._place(self.ledger.standing)}; it takes no offsets at the moment"))
-        elif self.ledger.shown.pos >= self.state.logged_end:
-            send(answer)
-        else:
-            self._unlogged.append((self.state.logged_end, refuse, answer, send))
-
-    def _shown(self, point: Point) -> None:
-        self.state.catch_up()
-        while self._unlogged and self._unlogged[0][0] <= point.pos:
-            _end, _refuse, answer, send = self._unlogged.popleft()
-            send(answer)
 
     def readmit(self, peer: MemberId, done: Callable[[str | None], None]) -> None:
         """Let a member in that lost its log; `done` is told why not, or None once that is on disk."""
@@ -588,18 +410,8 @@ class LedgerMember:
 
     def _note_peers(self, done: Callable[[], None] = lambda: None) -> None:
         """Write down the incarnations that are known, and which members were let in again."""
-        peers = self.ledger.peers
-        ids = sorted({*peers.known, *peers.readmitted})
-        noted = {
-            id: _Readmitted(peers.known.get(id, b"").hex())
-            if id in peers.readmitted
-            else peers.known[id].hex()
-            for id in ids
-        }
-        data = msgspec.json.encode(noted)
-        disk, path = self._context.disk, self._path
         assert self._worker is not None
-        self._worker.submit(lambda: disk.replace_file(path, data), lambda _done: done())
+        self._notes.write(self.ledger.peers, self._worker, done)
 
     def accept(self, link: Connection) -> PeerLink:
         """Return the session of a connection to this member's port."""
@@ -643,7 +455,7 @@ class LedgerMember:
 
     def transfer(self, target: MemberId, done: Callable[[TransferResult], None]) -> None:
         """Hand the lead over to a member, or to the one that lacks least (""); `done` is told the outcome."""
-        self._log_changes(offsets=True)
+        self.reads.log_changes(offsets=True)
         self.ledger.transfer(target, done)
 
     def change(self, change: Change, done: Callable[[ChangeResult | str], None]) -> None:
@@ -701,7 +513,7 @@ class LedgerMember:
             ledger.leave()
         if not self.ledger.peers.members:
             return
-        self._log_changes(offsets=True)
+        self.reads.log_changes(offsets=True)
         with trio.move_on_after(_HAND_OVER_S):
             async with trio.open_nursery() as nursery:
                 for ledger in ledgers:
@@ -710,7 +522,7 @@ class LedgerMember:
 
     def leave(self) -> None:
         """Log the last offsets, if this member leads still; the others hear of the end of its links."""
-        self._log_changes(offsets=True)
+        self.reads.log_changes(offsets=True)
 
     def stop(self) -> None:
         self.ledger.close()
@@ -720,26 +532,13 @@ class LedgerMember:
             self._worker.stop()
 
     def ready_words(self) -> ReadyWords:
-        config, quorum = self.ledger.config, self.quorum
-        voters = len(config.voters)
-        if voters == 1:
-            promise = "fsynced on one machine: there is no other that votes"
-            if config.voters == (self.me,):
-                promise = "fsynced on this machine, the only member"
-        else:
-            lost = voters - quorum
-            promise = (
-                f"fsynced on {quorum} of {voters} members, the leader among them: survives the loss of "
-                + ("any one" if lost == 1 else f"any {lost}" if lost else "none")
-            )
-        place = f"group {self._group}"
-        if voters > 1 and self.ledger.core.log.end.index < 0:
-            place += (
-                f"; its log is empty: a new member waits for `ropewalk admin dledger add {self.me}-{self.ha_address}`, "
-                f"one that lost its disk for `ropewalk admin dledger readmit {self.me}`"
-            )
-        members = f"{voters} + {len(config.learners)} learning" if config.learners else str(voters)
-        return ReadyWords(f"DLEDGER {self.me} of {members}", promise, True, place)
+        return ready_words(
+            self.me, self.ha_address, self._group, self.ledger.config, self.quorum, self._log_is_empty
+        )
+
+    @property
+    def _log_is_empty(self) -> bool:
+        return self.ledger.core.log.end.index < 0
 
     @property
     def _group(self) -> str:
@@ -762,28 +561,3 @@ async def _handed_over(ledger: LedgerShell) -> None:
 
     ledger.transfer("", note)
     await over.wait()
-
-
-def _known(data: bytes, path: Path) -> dict[MemberId, bytes]:
-    try:
-        found = _decoded(data)
-        return {id: bytes.fromhex(text) for id, text in found[0].items() if text}
-    except (msgspec.MsgspecError, ValueError) as exc:
-        raise StoreConfigDamaged(
-            f"{path} cannot be read ({exc}). It tells a member that lost its log from one that did not: put back a "
-            "copy, or remove it if no member of the group was ever wiped"
-        ) from exc
-
-
-class _Readmitted(msgspec.Struct):
-    """A member that was let in again after it had lost its log, with the incarnation that it has since."""
-
-    readmitted: str
-    """Empty until it is heard."""
-
-
-def _decoded(data: bytes) -> tuple[dict[MemberId, str], frozenset[MemberId]]:
-    """Return the incarnations of a note, and the members that were let in again. Raises `MsgspecError`."""
-    noted = msgspec.json.decode(data, type=dict[str, str | _Readmitted])
-    texts = {id: each if isinstance(each, str) else each.readmitted for id, each in noted.items()}
-    return texts, frozenset(id for id, each in noted.items() if not isinstance(each, str))

@@ -33,7 +33,7 @@ import msgspec
 import structlog
 
 from broker.context import BrokerContext
-from broker.replication.table_snapshots import TableSnapshot, TableSnapshots
+from broker.replication.dledger.table_snapshots import TableSnapshot, TableSnapshots
 from broker.state.data_version import int_of
 from broker.state.groups import SubscriptionGroupConfig
 from broker.state.offsets import SEPARATOR

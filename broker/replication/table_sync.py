@@ -1,0 +1,237 @@
+"""`TableSync`: the tables that a slave shares with its master: topics, groups, offsets, and progress of deliveries.
+
+    master   answers a slave's question with the tables that moved since the last one (`answer`)
+    slave    takes them over (`apply`), and brings the offsets that its consumers committed with its next question
+
+*Progress* (of delayed messages, timers and transactions) is told together with the end of the master's log, and taken
+over when this log reaches as far: deliveries whose copies are not here would be lost else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from broker.context import BrokerContext
+from broker.replication.master_slave import Replication
+from broker.state.data_version import DataVersion
+from broker.transactions.records import CONSUMER_GROUP, HALF_QUEUE
+from ha.group.metadata import Seen, SyncRequest, SyncResponse
+from ha.group.roles import QuorumPolicy
+from ha.stream.client import ClientState
+from store.timer.progress import Progress
+
+__all__ = ["TableSync"]
+
+log = structlog.get_logger("broker.ha")
+
+_PROGRESS_WAITING_MAX = 256
+TABLES_MS = 800
+"""A table that is large travels no more often: to write it out costs the loop a tenth of a second."""
+_LARGE = 1_000
+
+
+class TableSync:
+    """The exchange of tables between a master and its slaves, at either end. The loop owns it."""
+
+    def __init__(
+        self,
+        broker: BrokerContext,
+        replication: Replication,
+        run: str,
+        follow_delays: Callable[[dict[int, int]], None],
+    ) -> None:
+        """`follow_delays` has a slave keep how far its master has delivered delayed messages.
+
+        `run` names this process to slaves: the generations of another process's tables mean nothing.
+        """
+        self._broker = broker
+        self._replication = replication
+        self._run = run
+        self.follow_delays = follow_delays
+        self.seen = Seen()
+        """The versions of its master's tables that a slave has."""
+        self.adopted_topics = self.adopted_groups = DataVersion()
+        """The versions of the master's tables that a slave took over, whatever it has added since for its consumers."""
+        self.delays_known: dict[int, int] = {}
+        """The progress of delayed messages that was told last, or heard last."""
+        self._delays_generation = 0
+        self._tables_ms: dict[int, int] = {}
+        """Broker id -> time at which a large table was last sent to this slave."""
+        self._delays: deque[tuple[int, dict[int, int]]] = deque(maxlen=_PROGRESS_WAITING_MAX)
+        self._timers: deque[tuple[int, Progress]] = deque(maxlen=_PROGRESS_WAITING_MAX)
+        self._transactions: deque[tuple[int, dict[str, int]]] = deque(maxlen=_PROGRESS_WAITING_MAX)
+        """How far the queues of transactions are worked through, by topic, and the end of the master's log then."""
+        self._asks_progress = False
+        """Whether the master has to tell all its progress again."""
+
+    # -- as a master ---------------------------------------------------------------------------------
+
+    def answer(self, ask: SyncRequest, leader_epoch: int, policy: QuorumPolicy) -> SyncResponse:
+        """Return the tables that moved since a slave's last question, and how far this master's log reaches."""
+        broker = self._broker
+        known = ask.seen if ask.seen.run == self._run else Seen()
+        delays, timers = broker.delays.offsets(), broker.timers.progress()
+        if delays != self.delays_known:
+            self.delays_known = delays
+            self._delays_generation += 1
+        changed, sequence = broker.offsets.journal.since(known.offsets)
+        commits = [
+            (topic, group, queue_id, offset, time_ms)
+            for (topic, group, queue_id), time_ms in changed
+            if (offset := broker.offsets.query(group, topic, queue_id)) is not None
+        ]
+        if ask.topics is not None or ask.groups is not None:
+            self._restore_tables(ask)
+            known = Seen(self._run, -1, -1, known.offsets, known.delays)
+        wants = ask.topics is None and self._has_forgotten(ask)
+        topics, groups = broker.topics.generation, broker.groups.generation
+        if wants or (
+            (known.topics, known.groups) != (topics, groups) and not self._may_travel(ask.broker_id)
+        ):
+            topics, groups = known.topics, known.groups
+        seen = Seen(self._run, topics, groups, sequence, self._delays_generation)
+        return SyncResponse(
+            leader_epoch=leader_epoch,
+            seen=seen,
+            end=broker.store.log.end_offset,
+            readable=broker.store.readable_offset,
+            time_ms=broker.now_ms(),
+            policy=policy,
+            topics=broker.topics.to_wrapper() if known.topics != seen.topics else None,
+            groups=broker.groups.to_wrapper() if known.groups != seen.groups else None,
+            delays={str(level): offset for level, offset in delays.items()}
+            if known.delays != seen.delays
+            else None,
+            timers=(timers.read_ms, timers.queue_offset, timers.done),
+            commits=commits,
+            more=sequence < broker.offsets.journal.sequence,
+            wants_tables=wants,
+        )
+
+    def _has_forgotten(self, ask: SyncRequest) -> bool:
+        """Return whether the slave's tables are newer: this master was killed before it had saved its last changes."""
+        topics, groups = self._broker.topics.data_version, self._broker.groups.data_version
+        return DataVersion(*ask.topics_version) > topics or DataVersion(*ask.groups_version) > groups
+
+    def _restore_tables(self, ask: SyncRequest) -> None:
+        broker, now = self._broker, self._broker.now_ms()
+        if ask.topics is not None and DataVersion(*ask.topics_version) > broker.topics.data_version:
+            self._log_restored("topics", broker.topics.supplement(ask.topics, now), ask.address)
+            broker.topics_changed()
+        if ask.groups is not None and DataVersion(*ask.groups_version) > broker.groups.data_version:
+            self._log_restored("groups", broker.groups.supplement(ask.groups, now), ask.address)
+
+    def _log_restored(self, what: str, names: list[str], address: str) -> None:
+        if names:
+            log.warning(
+                "taken back from a slave", what=what, names=names[:20], count=len(names), slave=address
+            )
+
+    def _may_travel(self, broker_id: int) -> bool:
+        """Return whether the tables of topics and groups may be sent to this slave now."""
+        if len(self._broker.topics) + len(self._broker.groups) < _LARGE:
+            return True
+        now = self._broker.monotonic_ms()
+        if now - self._tables_ms.get(broker_id, now - TABLES_MS) < TABLES_MS:
+            return False
+        self._tables_ms[broker_id] = now
+        return True
+
+    # -- as a slave ----------------------------------------------------------------------------------
+
+    def apply(self, answer: SyncResponse) -> None:
+        """Take over the tables in the master's answer, and how far its consumers may read."""
+        broker = self._broker
+        if answer.topics is not None:
+            self.adopt_topics(answer.topics)
+            self.adopted_topics = broker.topics.data_version
+        if answer.groups is not None:
+            gone = broker.groups.adopt(answer.groups)
+            self.adopted_groups = broker.groups.data_version
+            if gone:
+                log.warning(
+                    "groups that the master does not have are removed here", groups=gone[:20], count=len(gone)
+                )
+        self.merge_commits(answer.commits)
+        worked = {
+            topic: offset for topic, group, _queue, offset, _ in answer.commits if group == CONSUMER_GROUP
+        }
+        if worked:
+            before = self._transactions[-1][1] if self._transactions else {}
+            self._transactions.append((answer.end, before | worked))
+        if answer.delays is not None:
+            delays = {int(level): offset for level, offset in answer.delays.items() if level.isdigit()}
+            self._delays.append((answer.end, delays))
+            self._asks_progress = False
+        if answer.timers is not None:
+            self._timers.append((answer.end, Progress(*answer.timers)))
+        self.seen = answer.seen
+        if self._asks_progress:
+            self.seen = msgspec.structs.replace(answer.seen, offsets=0, delays=-1)
+        self.apply_progress()
+        broker.store.limit_readable(answer.readable)
+
+    def adopt_topics(self, value: dict[str, object]) -> None:
+        """Replace the table of topics by the master's, and remove topics of this broker alone."""
+        broker = self._broker
+        gone = broker.topics.adopt(value)
+        for name in gone:
+            broker.offsets.remove_topic(name)
+            broker.store.delete_topic(name, lambda _done: None)
+        if gone:
+            log.warning(
+                "topics that the master does not have are removed here", topics=gone[:20], count=len(gone)
+            )
+        broker.topics_changed()
+
+    def merge_commits(self, commits: list[tuple[str, str, int, int, int]]) -> None:
+        """Merge consumer offsets of another replica: the later commit wins.
+
+        But for the progress of transactions, which is of one log: with another's, halves that are open here were lost.
+        """
+        offsets = self._broker.offsets
+        for topic, group, queue_id, offset, time_ms in commits:
+            if group == CONSUMER_GROUP:
+                continue
+            try:
+                offsets.merge(group, topic, queue_id, offset, time_ms)
+            except ValueError as exc:
+                log.warning(
+                    "an offset of another replica is not taken", topic=topic, group=group, reason=str(exc)
+                )
+
+    def apply_progress(self) -> None:
+        """Adopt the progress of deliveries and transactions whose copies are in the own log: others would be lost.
+
+        A log that is as long as the master's has other bytes, until it is compared with it and follows it.
+        """
+        client = self._replication.client
+        if client is None or client.state is not ClientState.TRANSFER:
+            return
+        end, found = self._broker.store.whole_end, None
+        while self._delays and self._delays[0][0] <= end:
+            found = self._delays.popleft()[1]
+        if found is not None:
+            self.delays_known = found
+            self.follow_delays(found)
+        timers = None
+        while self._timers and self._timers[0][0] <= end:
+            timers = self._timers.popleft()[1]
+        if timers is not None:
+            self._broker.timers.follow(timers)
+        worked: dict[str, int] = {}
+        while self._transactions and self._transactions[0][0] <= end:
+            worked = self._transactions.popleft()[1]
+        for topic, offset in worked.items():
+            self._broker.offsets.commit(CONSUMER_GROUP, topic, HALF_QUEUE, offset)
+
+    def forget_progress(self) -> None:
+        """Forget the progress that is not adopted yet: it was told of another log, or before a comparison."""
+        self._delays.clear()
+        self._timers.clear()
+        self._transactions.clear()
+        self._asks_progress = True
