@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from broker.replication import ledger_member
+from broker.replication.dledger import member as ledger_member
 from ha.raft.types import Settings
 from ropewalk.__main__ import main
 from ropewalk.format.dledger.entry import decode_head

@@ -50,8 +50,6 @@ class Machine:
     """A machine with a broker on it: it can die."""
 
     broker: Broker
-    served_every = 2
-    """In one turn of so many the connections that go first are served apart from the others."""
 
     def __init__(self, world: MachineWorld, number: int) -> None:
         self._world = world
@@ -111,7 +109,7 @@ class Machine:
             broker.begin_turn()
             act()
             self._turns += 1
-            if not self._turns % self.served_every:
+            if self._turns % 2:
                 broker.on_priority_served()  # as where others have their turn with a slave
             broker.end_turn()
 

@@ -31,7 +31,7 @@ __all__ = ["Broken", "LedgerNode"]
 RAFT_PORT = 40911
 SIZE = 3
 PEERS = ";".join(f"n{number}-10.0.0.{number + 1}:{RAFT_PORT}" for number in range(SIZE))
-TICK_S = 0.05
+TICK_S = 0.03
 
 
 class Broken(AssertionError):
@@ -62,8 +62,6 @@ def _config(number: int, settings: tuple[tuple[str, str], ...]) -> BrokerConfig:
 
 class LedgerNode(Machine):
     """A member of the group: it dies, stalls, stops, and starts again on what its disk holds."""
-
-    served_every = 4
 
     def __init__(self, world: World, number: int, settings: dict[str, str]) -> None:
         super().__init__(world, number)
@@ -217,7 +215,7 @@ class LedgerNode(Machine):
     def _tick(self) -> None:
         if self._when_awake(self._tick):
             self._guarded(self.broker.tick)
-            self._later(self.world.chance.uniform(0.12, 0.24), self._tick)
+            self._later(self.world.chance.uniform(0.08, 0.12), self._tick)
 
     def _tell_time(self, due: float) -> None:
         if self._when_awake(lambda: self._tell_time(due)):

@@ -79,8 +79,8 @@ class World:
             "messageIndexEnable": "false",
             "timerWheelEnable": "false",
             "messageDelayLevel": "1s 2s",
-            "raftHeartbeatMs": "60",
-            "raftElectionMs": "240-420",
+            "raftHeartbeatMs": "40",
+            "raftElectionMs": "200-360",
             "raftLeaseReads": str(seed % 3 == 1).lower(),
         }
         self.nodes = self._make_nodes(settings)
@@ -144,7 +144,7 @@ class World:
     def _storm(self) -> None:
         """Have misfortune for a while, and end it."""
         trouble = self._make_trouble()
-        self.events.run_until(self.events.now + self.chance.choice((1.2, 2.0, 3.2)))
+        self.events.run_until(self.events.now + self.chance.choice((1.5, 2.5, 4.0)))
         trouble.is_over = True
         self._heal()
         self.events.run_until(self.events.now + self.chance.uniform(0, 0.5))
