@@ -34,6 +34,7 @@ from broker.produce.fast.runs import SendRuns
 from broker.produce.request_reply import ReplyProcessor
 from broker.produce.send import SendProcessor
 from broker.produce.timer_requests import TimerRequests
+from broker.refusal import Refusal
 from broker.remoting.outbox import Owed, release
 from broker.remoting.rpc_times import Kind
 from broker.remoting.session import PULL_FAMILY, Handlers, PartialFrameBudget, Session
@@ -88,11 +89,7 @@ from store.timer.timer_store import TimerStore
 
 log = structlog.get_logger("broker")
 
-ACKS_WAITING_MAX = 100_000
-"""Producers' answers that may wait for a flush; beyond it sends are answered "busy"."""
 _TOO_FEW_SLAVES = "stored, but there are fewer slaves than inSyncReplicas asks for"
-STALL_ECHO_MS = 50
-"""After an append that took too long: how long what arrives counts as having waited behind it."""
 
 
 class Broker:
@@ -179,6 +176,7 @@ class Broker:
             topics_changed=self.topics_changed,
             find_route=self._own_route,
         )
+        refusal = Refusal(context)
         self._adoption = TopicAdoption(context, lambda: self.group.is_leader)
         self.held_pulls = context.held_pulls
         self.catch_up_pulls = context.catch_up_pulls
@@ -198,17 +196,16 @@ class Broker:
             self.timers,
             progress,
             self.store,
-            is_refused=lambda: self._refusal() is not None,
+            is_refused=lambda: refusal.judge() is not None,
             wake=wake,
         )
-        self.group = self._make_group()
+        self.group = refusal.group = self._make_group()
         self.group.on_role = self._role_changed
         self.metrics = Metrics(context, self.count_metrics)
-        self._stalled_until_ms, self._stall = 0, ""
         self.on_topics_changed: Callable[[], None] = lambda: None
         self.on_settings_changed: Callable[[dict[str, str]], None] = lambda changes: None
         self.transactions = transactions = TransactionService(
-            context, is_slave=lambda: not self.group.is_leader, refusal=self._refusal, wake=wake
+            context, is_slave=lambda: not self.group.is_leader, refusal=refusal.judge, wake=wake
         )
         keys = UniqueKeys(host[:-4], os.getpid() & 0xFFFF, rng.getrandbits(31), now_ms)
         retries = RetryRules(self.groups, self.topics, context.locks, now_ms, monotonic_ms)
@@ -220,7 +217,7 @@ class Broker:
             self.statistics,
             chance=rng,
             make_unique_key=keys.next,
-            refusal=self._refusal,
+            refusal=refusal.judge,
             topic_created=self.topics_changed,
             retries=retries,
             place=self._placement.place,
@@ -232,10 +229,10 @@ class Broker:
             context, self.filters, self.deliveries, transactions, lambda: self.group.has_replicas
         )
         self.sinks = sinks = SinkService(
-            context, sends, is_slave=lambda: not self.group.is_leader, refusal=self._refusal, wake=wake
+            context, sends, is_slave=lambda: not self.group.is_leader, refusal=refusal.judge, wake=wake
         )
         sends.appends.stall_s = config.os_page_cache_busy_time_out_mills / 1000
-        sends.appends.stalled = self._append_stalled
+        sends.appends.stalled = refusal.append_stalled
         self.pulls = pulls = PullProcessor(
             pull_rules(config),
             self.store,
@@ -265,14 +262,14 @@ class Broker:
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
         )
-        send_back = SendBack(context, retries, self._placement.place, self._refusal, rng)
-        timer_requests = TimerRequests(context, self.timers, self._placement, self._refusal)
+        send_back = SendBack(context, retries, self._placement.place, refusal.judge, rng)
+        timer_requests = TimerRequests(context, self.timers, self._placement, refusal.judge)
         timer_requests.waits = lambda: sends.waits
         ends = EndTransaction(
             context,
             transactions,
             is_slave=lambda: not self.group.is_leader,
-            refusal=self._refusal,
+            refusal=refusal.judge,
             waits=lambda: sends.waits,
             wait=self._wait,
             place=self._placement.place,
@@ -302,7 +299,7 @@ class Broker:
             context,
             transactions,
             is_slave=lambda: not self.group.is_leader,
-            refusal=self._refusal,
+            refusal=refusal.judge,
             waits=lambda: sends.waits,
         )
         self.intake: FastIntake | None = None
@@ -524,30 +521,6 @@ class Broker:
         self.transactions.targets.closed(session)
         self.admin.forget(session)
         self.requests.notify(self.clients.closed(session))
-
-    def _refusal(self) -> tuple[int, str] | None:
-        """Why no message is taken at the moment."""
-        if self.context.stopping:
-            return ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down"
-        if (refused := self.group.refused) is not None:
-            return refused
-        if (why := self.store.refusal) is not None:
-            return ResponseCode.SERVICE_NOT_AVAILABLE, why
-        if len(self.acks) >= ACKS_WAITING_MAX:
-            return ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many messages wait for the disk"
-        if self._stalled_until_ms:
-            if self.context.monotonic_ms() < self._stalled_until_ms:
-                return ResponseCode.SYSTEM_BUSY, self._stall
-            self._stalled_until_ms = 0
-        return None
-
-    def _append_stalled(self, took_s: float) -> None:
-        """The disk held an append up for long. What came meanwhile is refused: it may do better elsewhere."""
-        self._stalled_until_ms = self.context.monotonic_ms() + STALL_ECHO_MS
-        self._stall = (
-            f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: an append took {took_s:.1f} s"
-        )
-        log.warning("the disk held an append up", seconds=round(took_s, 1))
 
     def topics_changed(self) -> None:
         """Have the name servers and the config file catch up when this turn ends, before any answer of it leaves.

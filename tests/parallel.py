@@ -8,10 +8,10 @@ pytest-xdist starts the workers and carries the reports; this decides who runs w
   to which nobody has to give way.
 - Then the longest come first, so that no worker is left with a long file when the others have ended, and what is
   promised to a worker beyond the one that it has is short.
-- Three more workers, where there are so many (`-n 5`), use what the two leave of the processors. One stands behind all
+- Four more workers, where there are so many (`-n 6`), use what the two leave of the processors. One stands behind all
   others: it has the least priority and gets only tests that do nothing but compute, so that nothing of its own can be
-  late. Two stand aside with tests that mostly wait, for JVMs, elections and delays, and are patient themselves. What
-  these do not come to is left to the two, at the end.
+  late. Three stand aside with tests that mostly wait, for JVMs, elections and delays, and are patient themselves: one
+  after the other, these take half an hour. What these workers do not come to is left to the two, at the end.
 
 Nothing here is in force in a plain `pytest`, which runs everything in one process in the order of the files.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 BEHIND = "gw2"
 """The worker that stands behind the others, where there are so many."""
 
-ASIDE = ("gw3", "gw4")
+ASIDE = ("gw3", "gw4", "gw5")
 """The workers that stand aside, where there are so many."""
 
 ALONE = "alone"
@@ -107,6 +107,7 @@ LONG_S: dict[str, int] = {
     "spark": 120,
     "tests/compat/test_replication.py": 85,
     "tests/ha/test_handover.py": 80,
+    "tests/spark/sink/test_kills.py": 80,
     "compat": 75,
     "tests/compat/test_transactions.py": 75,
     "tests/tools/drill/test_run.py": 75,
@@ -115,40 +116,43 @@ LONG_S: dict[str, int] = {
     "originals": 55,
     "tests/ha/test_pair.py": 50,
     "tests/ha/test_transactions.py": 50,
-    "tests/spark/sink/test_kills.py": 48,
+    "tests/spark/jobs/export/test_kills.py": 50,
     "tests/compat/test_swap_deferred.py": 47,
     "tests/crash/test_dledger_damage.py": 45,
     "tests/crash/test_kill.py": 45,
     "tests/tools/admin/test_cli.py": 45,
+    "tests/broker/kv/test_history.py": 45,
     "tests/test_readme.py": 40,
+    "tests/crash/test_kv.py": 40,
+    "tests/crash/test_dledger_snapshots.py": 38,
     "tests/spark/jobs/audit/test_audit.py": 35,
-    "tests/spark/jobs/export/test_kills.py": 35,
     "tests/spark/jobs/test_cluster.py": 35,
     "tests/spark/store/test_read.py": 35,
     "tests/test_readme_group.py": 35,
     "tests/compat/test_ledger_stores.py": 34,
     "tests/broker/test_process.py": 32,
     "tests/spark/sink/test_exact_faults.py": 30,
+    "tests/compat/test_ledger_clients.py": 30,
+    "tests/broker/replication/test_ledger_snapshots.py": 30,
     "tests/crash/test_delay.py": 29,
     "tests/test_docs.py": 28,
     "tests/compat/test_deferred_failover.py": 25,
-    "tests/compat/test_ledger_clients.py": 30,
     "tests/tools/drill/test_live.py": 25,
     "tests/bugs/test_planted.py": 22,
     "tests/compat/test_timer_clients.py": 20,
     "tests/crash/test_ledger_reads.py": 20,
     "tests/sim/ledger/test_ledger_groups.py": 20,
+    "tests/crash/test_dledger_members.py": 20,
     "tests/broker/test_fast_path_off.py": 19,
     "tests/ropewalk/client/aio/test_storm.py": 18,
     "tests/ropewalk/client/aio/test_push_consumer.py": 17,
     "tests/ropewalk/client/test_restart.py": 17,
-    "tests/crash/test_dledger_members.py": 20,
     "tests/crash/test_dledger_timers.py": 16,
     "tests/broker/replication/test_block_repair.py": 15,
     "tests/compat/test_go_client.py": 15,
-    "tests/crash/test_kv.py": 15,
     "tests/test_wheel.py": 15,
     "tests/tools/messages/test_consume.py": 15,
+    "tests/broker/kv/test_regions.py": 15,
     "tests/tools/messages/test_produce.py": 14,
     "tests/crash/test_storm.py": 13,
     "tests/compat/test_index.py": 12,
@@ -158,6 +162,9 @@ LONG_S: dict[str, int] = {
     "tests/store/test_damage.py": 12,
     "tests/test_examples.py": 12,
     "tests/tools/test_cli.py": 12,
+    "tests/broker/replication/test_ledger_readmit.py": 12,
+    "tests/broker/timers/test_timer_service.py": 12,
+    "tests/broker/discovery/test_route_guard.py": 12,
     "tests/tools/test_ordering_and_groups.py": 11,
     "tests/broker/metrics/test_snapshot.py": 10,
     "tests/compat/test_mixed_group.py": 10,
@@ -165,6 +172,8 @@ LONG_S: dict[str, int] = {
     "tests/sim/test_group.py": 10,
     "tests/test_readme_dledger.py": 10,
     "tests/test_readme_kv.py": 10,
+    "tests/broker/replication/test_ledger_members.py": 10,
+    "tests/broker/produce/fast/test_columns.py": 10,
     "tests/sim/test_power_loss.py": 9,
     "tests/spark/jobs/audit/test_repair.py": 9,
     "tests/spark/jobs/export/test_export.py": 9,

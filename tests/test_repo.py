@@ -113,7 +113,7 @@ def test_no_property_fails_because_the_machine_is_busy() -> None:
 
 def test_the_check_ends_with_the_tests() -> None:
     assert [step.name for step in plan()] == ["format", "lint", "types", "tests"]
-    assert plan()[-1].arguments == ("-n", "5")
+    assert plan()[-1].arguments == ("-n", "6")
     assert [step.name for step in plan() if step.beside] == ["types"]
     chosen = plan(pytest_arguments=["-x"])
     assert chosen[-1].arguments == ("-x",), "a plain pytest, fit for a debugger"
@@ -199,6 +199,22 @@ def test_a_broker_under_python_o_ends_with_the_reason() -> None:
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
     assert ended.returncode == 1
     assert "python -O" in ended.stderr and "assertions" in ended.stderr
+
+
+def test_a_command_looks_for_no_garbage_while_it_starts_and_when_it_ends() -> None:
+    code = """
+import atexit, gc, sys
+collections = []
+gc.callbacks.append(lambda phase, info: collections.append(phase))
+atexit.register(lambda: print(len(collections), gc.get_freeze_count() > 50_000, file=sys.stderr))
+gc.set_threshold(0)
+from ropewalk.__main__ import main
+sys.argv[1:] = ["broker", "--print-config"]
+main()
+"""
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
+    assert ended.stderr.split() == ["0", "True"] and ended.returncode == 0, ended.stderr
 
 
 def test_the_rooms_are_found_in_a_checkout_and_inside_an_installed_package(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ The cheap steps come first and the first failing one ends the run, so that a mis
 a second and not after the crash tests. pytest comes last and nothing is printed after it: the last line
 on the terminal is its own summary, and its exit status is this program's.
 
-All the tests are shared out among two processes and three that use what these leave (tests/parallel.py says how). The
+All the tests are shared out among two processes and four that use what these leave (tests/parallel.py says how). The
 types are checked beside them, because at first the tests use one processor; wrong types stop the tests, and are told
 after these. With arguments for pytest, which ask for some of the tests or for a debugger, there is one process as in a
 plain `pytest`, when the types have been found right.
@@ -31,9 +31,9 @@ from typing import Annotated
 import typer
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED_OUT = ("-n", "5")
-"""Two also where there are more cores: many tests start processes of their own. Of the other three, one only computes,
-with the least priority, and two mostly wait (tests/parallel.py)."""
+SHARED_OUT = ("-n", "6")
+"""Two also where there are more cores: many tests start processes of their own. Of the other four, one only computes,
+with the least priority, and three mostly wait (tests/parallel.py)."""
 
 
 @dataclass(frozen=True, slots=True)

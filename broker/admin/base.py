@@ -102,13 +102,7 @@ class AdminContext:
 
         `answer` runs on the loop and may refuse.
         """
-        worker = self._worker
-        if worker is None:
-            worker = self._worker = Worker("ropewalk-admin", self.broker.store.completions)
-        if worker.pending >= LOOKUPS_MAX:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many look-ups wait for the disk"
-            )
+        worker = self._helper()
 
         def look() -> T | Exception:
             try:
@@ -135,6 +129,10 @@ class AdminContext:
 
     def run(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
         """Run a job for other members of the group on the helper thread; refused when too much waits already."""
+        self._helper().submit(job, done)
+
+    def _helper(self) -> Worker:
+        """Return the helper thread, started when it is needed first; refuse when too much waits already."""
         worker = self._worker
         if worker is None:
             worker = self._worker = Worker("ropewalk-admin", self.broker.store.completions)
@@ -142,7 +140,7 @@ class AdminContext:
             raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many look-ups wait for the disk"
             )
-        worker.submit(job, done)
+        return worker
 
     def send(self, session: Session, request: Command, answer: Command) -> None:
         """An answer that did not come at once."""

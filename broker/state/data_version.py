@@ -32,6 +32,11 @@ class DataVersion:
             self.state_version if state_version is None else state_version, self.counter + 1, now_ms
         )
 
+    def next_after(self, other: DataVersion, now_ms: int) -> DataVersion:
+        """Return the version of a table that has taken over entries of another one: newer than both, in this epoch."""
+        newest = max(self, DataVersion(self.state_version, other.counter, other.timestamp))
+        return newest.next(now_ms)
+
     def to_json(self) -> dict[str, int]:
         return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
 

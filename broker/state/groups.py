@@ -245,9 +245,7 @@ class GroupTable:
         fresh.load(value)
         changed = [name for name, entry in fresh._groups.items() if self._groups.get(name) != entry]
         self._groups.update(fresh._groups)
-        ours, theirs = self.data_version, fresh.data_version
-        newest = max(ours, DataVersion(ours.state_version, theirs.counter, theirs.timestamp))
-        self.data_version = newest.next(now_ms)
+        self.data_version = self.data_version.next_after(fresh.data_version, now_ms)
         self.generation += 1
         return changed
 

@@ -289,9 +289,7 @@ class TopicTable:
         fresh.load(value)
         changed = [name for name, entry in fresh._topics.items() if self._topics.get(name) != entry]
         self._topics.update(fresh._topics)
-        ours, theirs = self.data_version, fresh.data_version
-        newest = max(ours, DataVersion(ours.state_version, theirs.counter, theirs.timestamp))
-        self.data_version = newest.next(now_ms)
+        self.data_version = self.data_version.next_after(fresh.data_version, now_ms)
         self.generation += 1
         return changed
 

@@ -74,13 +74,7 @@ class Opening:
         data = self.disk.read_file(root / "checkpoint")
         checkpoint = decode_checkpoint(data)
         self.index_checkpoint_ms = checkpoint.index_msg_timestamp
-        whole = self._load_queues()
-        clean = bound is not None and bound.clean
-        self.inherited = not clean and any(queue.next_offset for queue in self._each_queue())
-        if bound is not None and (bound.clean or bound.boot == self.boot):
-            whole &= sum(queue.next_offset - queue.first for queue in self._each_queue()) >= bound.entries
-        else:
-            whole &= any(queue.next_offset for queue in self._each_queue())
+        whole = self._load_whole_queues(bound)
         flushed_ms = checkpoint.physic_msg_timestamp
         if not self.log.segments:
             if bound is not None and bound.flushed > 0:
@@ -114,6 +108,17 @@ class Opening:
             self._load_queues()  # forgets what the first walk put in
             return self._walk(self.log.min_offset, durable, flushed_ms)
 
+    def _load_whole_queues(self, bound: Bound | None) -> bool:
+        """Load the queues; return whether their files have as many entries as the process before had made."""
+        whole = self._load_queues()
+        clean = bound is not None and bound.clean
+        self.inherited = not clean and any(queue.next_offset for queue in self._each_queue())
+        if bound is not None and (bound.clean or bound.boot == self.boot):
+            whole &= sum(queue.next_offset - queue.first for queue in self._each_queue()) >= bound.entries
+        else:
+            whole &= any(queue.next_offset for queue in self._each_queue())
+        return whole
+
     def run_shown(self, recover: Callable[[], int], damaged: Callable[[Checksums], int | None]) -> Recovered:
         """Do it for a log of entries, which is indexed through `shown` alone. Blocks; raises as `run`.
 
@@ -128,13 +133,7 @@ class Opening:
         checkpoint = decode_checkpoint(self.disk.read_file(root / "checkpoint"))
         self.index_checkpoint_ms = checkpoint.index_msg_timestamp
         shown = recover()
-        whole = self._load_queues()
-        clean = bound is not None and bound.clean
-        self.inherited = not clean and any(queue.next_offset for queue in self._each_queue())
-        if bound is not None and (bound.clean or bound.boot == self.boot):
-            whole &= sum(queue.next_offset - queue.first for queue in self._each_queue()) >= bound.entries
-        else:
-            whole &= any(queue.next_offset for queue in self._each_queue())
+        whole = self._load_whole_queues(bound)
         if not self.log.segments:
             self._refuse_queues_of_no_log()
             return Recovered(0, 0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.jvm import QUICK_START
+from tests.support.jvm import QUICK_START, archive_spark_classes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +30,12 @@ def unavailable(reason: str) -> None:
     if os.environ.get("CI", "").lower() == "true":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _classes_are_archived() -> None:
+    """Have Spark's classes once for all JVMs of these tests, in whatever process."""
+    archive_spark_classes()
 
 
 @pytest.fixture(scope="module")

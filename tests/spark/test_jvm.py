@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ropewalk.spark import jvm
 from ropewalk.spark.jvm import JavaMissing, ensure_java, java_version, packaged_java, write_shim
 from ropewalk.spark.quiet import quiet_jvm
+from tests.support.jvm import SHORT_LIVED, archive_options, spark_archive
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ASKED_FOR = "--add-modules=jdk.incubator.vector"
 
@@ -118,3 +123,20 @@ def test_a_quiet_jvm_keeps_a_log_that_somebody_configured(tmp_path: Path, where:
     with quiet_jvm(given, environment) as settings:
         assert settings == given
     assert "JAVA_HOME" not in environment
+
+
+def test_the_jvm_of_a_test_maps_the_classes_that_another_one_has_read(spark: SparkSession) -> None:
+    archive = spark_archive()
+    if archive is None or not archive.stat().st_size:
+        pytest.skip("this Java archives no classes")
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None and gateway.proc is not None
+    assert str(archive) in Path(f"/proc/{gateway.proc.pid}/maps").read_text()
+
+
+def test_a_jvm_goes_silently_without_an_archive_that_could_not_be_made(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsa").touch()
+    for name in ("empty.jsa", "missing.jsa"):
+        command = [str(ensure_java(dict(os.environ))), *SHORT_LIVED, *archive_options(tmp_path / name)]
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+        assert "warning" not in (done.stdout + done.stderr).lower() and done.stdout

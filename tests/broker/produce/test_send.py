@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker import broker as broker_module
+from broker import refusal as refusal_module
 from broker.state.topics import TopicConfig
 from ropewalk.codes import MessageSysFlag, Permission, RequestCode, ResponseCode
 from ropewalk.format import names
@@ -533,7 +533,7 @@ def test_what_waited_behind_a_stalled_append_is_answered_2_and_then_all_is_well(
 def test_too_many_messages_waiting_for_the_disk_are_answered_2_at_once(
     synced: InProcess, flush_gate: FlushGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_module, "ACKS_WAITING_MAX", 3)
+    monkeypatch.setattr(refusal_module, "ACKS_WAITING_MAX", 3)
     client = synced.connect()
     client.send("T")
     flush_gate.shut()

@@ -151,9 +151,17 @@ def test_a_member_that_came_back_by_a_snapshot_leads_and_its_queues_go_on(tmp_pa
         group.stop(index)  # once more, from what the installation has left on the disk
         back = group.start(index)
         caught_up(group)
-        done: list[object] = []
-        group.leader().member.transfer(f"n{index}", done.append)
-        group.until(lambda: back.leads, "it leads")
+        ended: list[object] = ["not begun"]
+
+        def leads() -> bool:
+            # A handover that a busy machine was too late for has failed, and is asked for once more.
+            leader = next((member for member in group.members.values() if member.leads), back)
+            if ended and leader is not back:
+                ended.clear()
+                leader.member.transfer(f"n{index}", ended.append)
+            return back.leads
+
+        group.until(leads, "it leads")
         assert back.connect().send("Idle", b"y", queueId=0).code == 0
         answer = back.connect().send("Idle", b"z", queueId=0)
         assert answer.ext["queueOffset"] == "2"
