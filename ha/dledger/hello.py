@@ -39,7 +39,7 @@ from ropewalk.errors import RemoteProtocolError
 
 __all__ = [
     "CHALLENGE_SIZE",
-    "Asked",
+    "IntroductionProbe",
     "Identity",
     "Introduction",
     "IntroductionFrames",
@@ -62,7 +62,7 @@ NO_MEMBER: Final = " is no member of group"
 """The words by which a refused member knows that its group works without it."""
 
 
-class Asker(Protocol):
+class ProbeConnection(Protocol):
     """A connection, as far as an introduction needs it."""
 
     def send(self, data: bytes | memoryview) -> None: ...
@@ -202,16 +202,16 @@ def strangers_refusal(stranger: MemberId, me: Identity, newest: Membership) -> s
     )
 
 
-class Asked:
-    """The session of a connection on which one asks who listens there, and hangs up: no link comes of it.
+class IntroductionProbe:
+    """The session of a connection that asks a process for its introduction and hangs up: no link comes of it.
 
-    `done` is told None where the member that was looked for introduces itself, and the reason in words otherwise.
+    `done` is told None where it is the member that was looked for, and the reason in words otherwise.
     """
 
     has_backlog = False
 
     def __init__(
-        self, connection: Asker, me: Identity, named: MemberId, challenge: bytes, newest: Membership,
+        self, connection: ProbeConnection, me: Identity, named: MemberId, challenge: bytes, newest: Membership,
         done: Callable[[str | None], None],
     ) -> None:  # fmt: skip
         self._connection = connection

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import trio
 
-from ha.dledger.hello import CHALLENGE_SIZE, Asked
+from ha.dledger.hello import CHALLENGE_SIZE, IntroductionProbe
 from ha.dledger.peers import INTRODUCTION_MS, Connection, PeerLink, Peers
 from ha.raft.types import Link, MemberId
 
@@ -38,7 +38,11 @@ class Dialer(Protocol):
     """The sockets of the process, as `broker.remoting.shell.Shell` has them."""
 
     async def dial(
-        self, host: str, port: int, make_session: Callable[[Connection], PeerLink | Asked], timeout_s: float
+        self,
+        host: str,
+        port: int,
+        make_session: Callable[[Connection], PeerLink | IntroductionProbe],
+        timeout_s: float,
     ) -> object:
         """Connect to a peer, and serve the connection with the session that is made for it. Raises OSError."""
 
@@ -62,22 +66,22 @@ async def run(ledger: Linked, shell: Dialer, rng: random.Random, sharing: Sequen
             await _tick((ledger, *sharing), shell)
 
 
-async def ask_who_listens(
+async def probe_member(
     peers: Peers, shell: Dialer, member: MemberId, address: str, done: Callable[[str | None], None]
 ) -> None:
-    """Tell `done` in words why another one than `member` listens at an address; None if it does, or nobody does yet."""
+    """Probe an address for a member: tell `done` None if it or nothing listens there, and the reason otherwise."""
     host, _, port = address.rpartition(":")
     over = trio.Event()
-    asked: list[Asked] = []
+    asked: list[IntroductionProbe] = []
     answers: list[str | None] = []
 
-    def session(connection: Connection) -> Asked:
+    def session(connection: Connection) -> IntroductionProbe:
         def answered(why: str | None) -> None:
             answers.append(why)
             over.set()
 
         challenge = peers.draw(CHALLENGE_SIZE)
-        asked.append(Asked(connection, peers.me, member, challenge, peers.book.newest, answered))
+        asked.append(IntroductionProbe(connection, peers.me, member, challenge, peers.book.newest, answered))
         return asked[0]
 
     with trio.move_on_after(INTRODUCTION_MS / 1000) as scope:

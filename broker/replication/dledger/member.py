@@ -98,8 +98,8 @@ class LedgerMember:
         """The addresses in `dLegerPeers`: the group while the log names none, and where to look for it."""
         self.on_role: Callable[[], None] = lambda: None
         self.on_identity: Callable[[], None] = lambda: None
-        self.ask_who_listens: Callable[[MemberId, str, Callable[[str | None], None]], None] | None = None
-        """Tell why it is not a member that listens at an address, or None; None where nobody can be asked."""
+        self.probe_member: Callable[[MemberId, str, Callable[[str | None], None]], None] | None = None
+        """Probe an address for a new member; None while this member is not linked to a network."""
         self.on_abandoned: Callable[[], None] = lambda: None
         self.master_address = ""
         """The leader's remoting address, as name servers tell it."""
@@ -427,11 +427,11 @@ class LedgerMember:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(BlockRepair(self._context, source).run)
             nursery.start_soon(tasks.run, self.ledger, shell, self._context.rng, sharing)
-            self.ask_who_listens = lambda *asked: nursery.start_soon(
-                tasks.ask_who_listens, self.ledger.peers, shell, *asked
+            self.probe_member = lambda *asked: nursery.start_soon(
+                tasks.probe_member, self.ledger.peers, shell, *asked
             )
             await self.replaced.wait()
-            self.ask_who_listens = None
+            self.probe_member = None
             nursery.cancel_scope.cancel()
         return LogReplaced()
 
@@ -469,7 +469,7 @@ class LedgerMember:
                 "the last change of the members: see `ropewalk kv status`, and try again"
             )
         ledger, config = self.ledger, self.ledger.config
-        if self.ask_who_listens is None or not self._leads or change.kind is not ChangeKind.LEARN:
+        if self.probe_member is None or not self._leads or change.kind is not ChangeKind.LEARN:
             ledger.change(change, done)
             return
         target_of(change, config, ledger.addresses)
@@ -486,7 +486,7 @@ class LedgerMember:
             except ChangeRefused as refused:
                 done(str(refused))
 
-        self.ask_who_listens(change.member, change.address, answered)
+        self.probe_member(change.member, change.address, answered)
 
     @property
     def regions_behind(self) -> list[int]:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from ha.dledger.address_book import LEAVING_MS, Membership
 from ha.dledger.frames import to_fields
-from ha.dledger.hello import CHALLENGE_SIZE, Asked, Identity, Step, encode
+from ha.dledger.hello import CHALLENGE_SIZE, Identity, IntroductionProbe, Step, encode
 from ha.dledger.peers import INTRODUCTION_MS, PING_MS, SILENCE_MS, PeerLink, Peers
 from ha.raft.types import NOTHING, Append, Heartbeat, Link, MemberId, Message, Point, Run
 from ropewalk.errors import RemoteProtocolError
@@ -530,7 +530,7 @@ def asked(me: Identity, named: MemberId, acceptor: Side, piece: int = 1 << 20) -
     one, other = Wire(), Wire()
     accepted = acceptor.peers.accept(other)
     membership = Membership(7, {"n0": "h:1", me.id: "h:2"})
-    session = Asked(one, me, named, bytes(CHALLENGE_SIZE), membership, outcomes.append)
+    session = IntroductionProbe(one, me, named, bytes(CHALLENGE_SIZE), membership, outcomes.append)
     for _ in range(4):
         for wire, heard in ((other, session), (one, accepted)):
             data = wire.take()
@@ -568,9 +568,9 @@ def test_another_process_that_is_asked_who_it_is_is_named_in_words(there: Identi
 
 def test_a_process_that_is_no_member_is_told_apart_from_one() -> None:
     outcomes: list[str | None] = []
-    session = Asked(Wire(), ME, "n3", bytes(CHALLENGE_SIZE), Membership(-1, {}), outcomes.append)
+    session = IntroductionProbe(Wire(), ME, "n3", bytes(CHALLENGE_SIZE), Membership(-1, {}), outcomes.append)
     session.receive(b"HTTP/1.1 400 Bad Request\r\n")
     session.closed()
-    Asked(Wire(), ME, "n3", bytes(CHALLENGE_SIZE), Membership(-1, {}), outcomes.append).closed()
+    IntroductionProbe(Wire(), ME, "n3", bytes(CHALLENGE_SIZE), Membership(-1, {}), outcomes.append).closed()
     first, second = outcomes
     assert "no member of a DLedger group" in (first or "") and "without a word" in (second or "")
