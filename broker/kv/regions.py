@@ -143,12 +143,13 @@ class KvRegions:
     def _refuse_state(self, region: KvRegion, head: Head) -> str | None:
         """Return in words why a region may not begin with a later state yet: it was cut, and a new region is not here.
 
-        One without a snapshot would not be here any more: it begins in the log that the state replaces.
+        One that was cut from this region, and has no snapshot yet, would not be here any more: it begins in the log
+        that the state replaces.
         """
         cuts = [(head.start, head.end)]
         for each in self:
             cut = each.machine.region
-            if each is not region and (cut.id == 0 or each.snapshots.points):
+            if each is not region and (each.snapshots.points or each not in region.cut_off):
                 cuts.append((cut.start, cut.end))
         covered = b""
         for start, end in sorted(cuts):

@@ -5,40 +5,29 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
 
-from ropewalk import Kv, OutcomeUnknown
+from ropewalk import Kv
 from ropewalk.client.kv.results import KvStatus
 from ropewalk.errors import RopewalkError
 from tests.crash.ledger_group import LedgerGroup, Member
-from tests.linear.checker import check
-from tests.linear.history import UNKNOWN, Call, Operation, Recorder
-from tests.linear.models import COUNTER, REGISTER
+from tests.linear.kv_calls import Book, KvCalls
 from tests.support.waiting import until
 
 CLIENTS = 4
-KEY_S = 0.5
-"""How long a key is used: a history is cheap to judge where few calls meet on one key."""
-ROTATION = 64
-"""Keys come back after so many, with what they had: the store outlives its writers."""
+WINDOW_S = 0.5
+LEASE_S = 0.3
 
 
 class Caller(threading.Thread):
     """A client that makes one call after the other, until it is told to stop."""
 
-    def __init__(
-        self, name_server: str, recorder: Recorder, lock: threading.Lock, number: int, seed: int
-    ) -> None:
+    def __init__(self, name_server: str, book: Book, lock: threading.Lock, number: int, seed: int) -> None:
         super().__init__(name=f"client {number}", daemon=True)
         self.is_over = threading.Event()
         self.troubles: list[str] = []
         self._name_server = name_server
-        self._recorder = recorder
         self._lock = lock
-        self._chance = random.Random(f"{seed} {number}")
-        self._number = number
-        self._count = 0
-        self._began = time.monotonic()
+        self._calls = KvCalls(self.name, book, random.Random(f"{seed} {number}"), batching=False)
 
     def run(self) -> None:
         try:
@@ -49,48 +38,15 @@ class Caller(threading.Thread):
             self.troubles.append(f"{self.name}: {exc!r}")
 
     def _step(self, kv: Kv) -> None:
-        chance = self._chance
-        self._count += 1
-        value = self._count * 10 + self._number
-        key = f"k{(int((time.monotonic() - self._began) / KEY_S) + chance.randrange(2)) % ROTATION}"
-        match chance.randrange(8):
-            case 0 | 1 | 2:
-                self._call(key, ("read",), lambda: _number(kv.get(key)))
-            case 3:
-                self._call(key, ("write", value), lambda: kv.put(key, str(value)))
-            case 4:
-                expected = _number(kv.get(key))
-                old = None if expected is None else str(expected)
-                self._call(
-                    key,
-                    ("compare_and_put", expected, value),
-                    lambda: kv.compare_and_put(key, old, str(value)),
-                )
-            case 5:
-                self._call(key, ("put_if_absent", value), lambda: _number(kv.put_if_absent(key, str(value))))
-            case 6:
-                self._call(key, ("delete",), lambda: kv.delete(key))
-            case 7:
-                name = f"s{key}"
-                self._call(name, ("add", 1), lambda: kv.sequence(name).start)
-
-    def _call(self, key: str, operation: Operation, carry_out: Callable[[], object]) -> None:
         with self._lock:
-            call = self._recorder.begin(self.name, key, operation)
+            call = self._calls.draw()
+        outcome: object
         try:
-            result = carry_out()
-        except OutcomeUnknown:
-            return
-        except RopewalkError:  # certainly nothing was done
-            with self._lock:
-                self._recorder.forget(call)
-            return
+            outcome = getattr(kv, call.method)(*call.arguments, **call.keywords)
+        except RopewalkError as exc:
+            outcome = exc
         with self._lock:
-            self._recorder.end(call, result)
-
-
-def _number(value: bytes | None) -> int | None:
-    return None if value is None else int(value)
+            self._calls.ended(call, outcome)
 
 
 def members_of(name_server: str) -> tuple[KvStatus, ...]:
@@ -122,11 +78,13 @@ def leaders_of(group: LedgerGroup, among: list[Member], count: int = 1) -> dict[
 class Load:
     """Clients that call a store until they are stopped, and the history of their calls."""
 
-    def __init__(self, group: LedgerGroup, seed: int) -> None:
+    def __init__(self, group: LedgerGroup, seed: int, clients: int = CLIENTS) -> None:
         began = time.monotonic()
-        self.recorder, lock = Recorder(lambda: time.monotonic() - began), threading.Lock()
+        self.book = Book(lambda: time.monotonic() - began, WINDOW_S, LEASE_S)
+        self._group = group
+        lock = threading.Lock()
         self._clients = [
-            Caller(group.name_server, self.recorder, lock, number, seed) for number in range(CLIENTS)
+            Caller(group.name_server, self.book, lock, number, seed) for number in range(clients)
         ]
 
     def start(self) -> None:
@@ -134,6 +92,7 @@ class Load:
             client.start()
 
     def stop(self) -> None:
+        """Stop the clients."""
         for client in self._clients:
             client.is_over.set()
         for client in self._clients:
@@ -141,17 +100,20 @@ class Load:
             assert not client.is_alive(), f"{client.name} hangs"
             assert not client.troubles, client.troubles
 
+    def read_all(self) -> None:
+        """Read all that there is, behind the last call."""
+        begin = self.book.clock()
+        with Kv(self._group.name_server) as kv:
+            found = {key.decode(): value for key, value in kv.scan()}
+        names = self.book.keys_between("", "")
+        self.book.note_reads("at rest", begin, {name: found.get(name) for name in names})
+
     def judge(self) -> None:
-        calls = self.recorder.calls
-        known = [call for call in calls if call.result is not UNKNOWN]
-        print(f"{len(calls)} calls, {len(calls) - len(known)} of unknown outcome")
-        assert len(known) > 100
-        check([call for call in calls if _is_counter(call)], COUNTER)
-        check([call for call in calls if not _is_counter(call)], REGISTER)
-
-
-def _is_counter(call: Call) -> bool:
-    return bool(call.operation[0] == "add")
+        book = self.book
+        keys = book.judge()
+        book.judge_leases()
+        print(f"{book.operations} calls on {keys} keys, {book.unknown} of unknown outcome: {book.by_kind}")
+        assert book.operations - book.unknown > 100
 
 
 def are_equal(group: LedgerGroup) -> bool:

@@ -14,7 +14,8 @@ from ropewalk import Kv
 from tests.crash.campaign import chosen_seed
 from tests.crash.kv_load import Load, are_equal, leaders_of, members_of
 from tests.crash.ledger_group import LedgerGroup, Member
-from tests.support.long_run import LONG
+from tests.linear.kv_calls import CUTS, Book
+from tests.support.long_run import LONG, long_only
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
@@ -36,15 +37,8 @@ def test_the_store_is_linearizable_through_kills_and_pauses_of_its_members(
             victim = leads if draw.random() < 0.7 else draw.choice(group.members)
             disturb(group, victim, draw, kill=number % 2 == 0)
         time.sleep(0.5)
-        load.stop()
-        until(
-            lambda: are_equal(group), lambda: str(members_of(group.name_server)), patience_s=60.0, pause_s=0.1
-        )
+        stop_and_read(group, load)
     load.judge()
-
-
-CUTS = ("k3", "k5", "sk3", "sk5", "k6", "sk6", "k15", "sk15")
-"""Where regions are cut: the first two in each run, all of them in a long one."""
 
 
 def test_no_write_is_lost_or_done_twice_where_regions_are_cut_under_load_and_members_die(
@@ -53,50 +47,88 @@ def test_no_write_is_lost_or_done_twice_where_regions_are_cut_under_load_and_mem
     seed = chosen_seed()
     print(f"seed {seed}")
     draw = random.Random(seed)
-    with LedgerGroup(tmp_path, settings={"ropewalkKvRegions": "k2;k4;sk;"}) as group:
+    with LedgerGroup(tmp_path, settings={"ropewalkKvRegions": "".join(f"{key};" for key in CUTS)}) as group:
         until(
             lambda: len({each.id for each in leaders_of(group, group.members, 4).values()}) == 3,
             "each member leads a region", patience_s=60.0, pause_s=0.1,
         )  # fmt: skip
         load = Load(group, seed)
         load.start()
-        for number, key in enumerate(CUTS if long_run else CUTS[:2], 1):
+        cuts = {"", *CUTS}
+        for _ in range(8 if long_run else 2):
             time.sleep(draw.uniform(0.5, 1.0))
-            with Kv(group.name_server, timeout=30.0) as kv:
-                names = {
-                    bytes.fromhex(each.values["firstKey"]).decode(): each.values["region"]
-                    for each in kv.status()
-                }
-                parent = names[max(name for name in names if name <= key)]
-                cut = threading.Thread(target=kv.split, args=(key,))
-                victim = leaders_of(group, group.members, 3 + number)[parent]
-                cut.start()
-                time.sleep(draw.choice((0, 0.01, 0.05, 0.2)))
-                victim.kill()
-                cut.join(30)
-                assert not cut.is_alive()
-            leaders_of(group, [each for each in group.members if each is not victim], 4 + number)
-            victim.start()
+            cut_while_its_leader_dies(group, load.book, cuts, draw)
         time.sleep(0.5)
-        load.stop()
-        until(
-            lambda: are_equal(group), lambda: str(members_of(group.name_server)), patience_s=60.0, pause_s=0.1
-        )
-        found = {each.values["firstKey"] for each in members_of(group.name_server)}
-        assert found == {name.encode().hex() for name in ("", "k2", "k4", "sk", *CUTS[:number])}
+        stop_and_read(group, load)
+        assert {each.values["firstKey"] for each in members_of(group.name_server)} == {
+            name.encode().hex() for name in cuts
+        }
     load.judge()
 
 
-def disturb(group: LedgerGroup, victim: Member, draw: random.Random, *, kill: bool) -> None:
-    """Kill a member, or stop it for a while, until the region has a leader again."""
+def stop_and_read(group: LedgerGroup, load: Load) -> None:
+    """End the load, wait until members are equal, and read all that there is."""
+    load.stop()
+    until(lambda: are_equal(group), lambda: str(members_of(group.name_server)), patience_s=60.0, pause_s=0.1)
+    load.read_all()
+
+
+def cut_while_its_leader_dies(group: LedgerGroup, book: Book, cuts: set[str], draw: random.Random) -> None:
+    """Cut a region at a key that is used now, kill its leader meanwhile, and start that again."""
+    key = book.cut_key(draw)
+    if key in cuts:
+        return
+    with Kv(group.name_server, timeout=30.0) as kv:
+        names = {
+            bytes.fromhex(each.values["firstKey"]).decode(): each.values["region"] for each in kv.status()
+        }
+        parent = names[max(name for name in names if name <= key)]
+        cut = threading.Thread(target=kv.split, args=(key,))
+        victim = leaders_of(group, group.members, len(cuts))[parent]
+        cut.start()
+        time.sleep(draw.choice((0, 0.01, 0.05, 0.2)))
+        victim.kill()
+        cut.join(30)
+        assert not cut.is_alive()
+    cuts.add(key)
+    leaders_of(group, [each for each in group.members if each is not victim], len(cuts))
+    victim.start()
+
+
+@long_only
+def test_a_history_of_ten_thousand_calls_over_four_regions_is_linearizable(tmp_path: Path) -> None:
+    """Leaders are killed and stopped in turn, and regions are cut under load, until so many calls have ended."""
+    seed = chosen_seed()
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    with LedgerGroup(tmp_path, settings={"ropewalkKvRegions": "".join(f"{key};" for key in CUTS)}) as group:
+        leaders_of(group, group.members, 4)
+        load = Load(group, seed, clients=8)
+        load.start()
+        cuts, number = {"", *CUTS}, 0
+        while load.book.operations < 10_000:
+            number += 1
+            time.sleep(draw.uniform(0.5, 1.5))
+            if number % 4 == 3 and len(cuts) < 12:
+                cut_while_its_leader_dies(group, load.book, cuts, draw)
+                continue
+            victim = draw.choice([*leaders_of(group, group.members, len(cuts)).values()])
+            disturb(group, victim, draw, kill=number % 4 == 1, count=len(cuts))
+        stop_and_read(group, load)
+        print(f"{number} kills, stops and cuts; {len(cuts)} regions")
+    load.judge()
+
+
+def disturb(group: LedgerGroup, victim: Member, draw: random.Random, *, kill: bool, count: int = 1) -> None:
+    """Kill a member, or stop it for a while, until so many regions have a leader again."""
     others = [member for member in group.members if member is not victim]
     if kill:
         victim.kill()
-        leaders_of(group, others)
+        leaders_of(group, others, count)
         victim.start()
     else:
         victim.signal(signal.SIGSTOP)
-        leaders_of(group, others)
+        leaders_of(group, others, count)
         time.sleep(draw.uniform(0, 0.3))
         victim.signal(signal.SIGCONT)
 

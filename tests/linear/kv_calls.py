@@ -6,7 +6,7 @@ that a store begins with, and a window of time: a history is cheap to judge wher
     b/00012/0, 1, 2     values                                                                 REGISTER
     b/00012/x, y        a pair that batches write and delete together, and reads see together  REGISTER
     b/00012/s           a sequence                                                             COUNTER
-    b/0000/l, m         a lock, and the value that it guards                                   LOCK
+    b/00012/l, m        a lock, and the value that it guards                                   LOCK
 
 A call on several keys is noted once for each. Where a store is cut (`cut_key`), x and y stay in one region.
 """
@@ -34,12 +34,12 @@ LETTERS: Final = "bhpv"
 CUTS: Final = ("g", "n", "t")
 """Where a store is cut at first, so that each letter has a region."""
 _PLACES: Final = "012"
+_STAMP_S: Final = 0.002
+"""Stamps are whole milliseconds."""
 _KINDS: Final = (
     *("get",) * 5, *("multi_get", "scan") * 2, "scan on", "unsafe", *("put", "cas", "add", "pair") * 3,
     "absent", "delete", "unpair", "batch", "range", *("lock",) * 4,
 )  # fmt: skip
-_LOCK_WINDOWS: Final = 8
-"""How many windows a lock is used for."""
 
 
 class Torn(AssertionError):
@@ -58,6 +58,8 @@ class Book:
         """Calls that have ended, whatever their end was."""
         self.by_kind: dict[str, int] = {}
         self.unknown = 0
+        self.hot = ""
+        """The beginning of keys that most calls are on at the moment; empty if they are on all."""
         self.leases: dict[tuple[str, int], list[float]] = {}
         """By lock and token: when each call began that had the lease begin."""
         self._window_s = window_s
@@ -80,7 +82,7 @@ class Book:
     def cut_key(self, chance: random.Random) -> str:
         """Return a key to cut a region at, which is used at about this time."""
         window = max(self.window() + chance.choice((-1, 0, 0, 1)), 0)
-        return f"{chance.choice(LETTERS)}/{window:05d}/{chance.choice('012sx')}"
+        return f"{chance.choice(LETTERS)}/{window:05d}/{chance.choice('012lsx')}"
 
     def number(self, key: str, value: bytes | None) -> int | None:
         """Return the number that a value has. Raises `Torn` for one that this key never had."""
@@ -128,7 +130,7 @@ class Book:
         for (lock, token), later in pairwise(granted):
             if lock != later[0] or (lock, token) in given_back:
                 continue
-            ends = max(self.leases[lock, token]) + self.lease_s
+            ends = max(self.leases[lock, token]) + self.lease_s - _STAMP_S
             (taken,) = (
                 each
                 for each in self.recorder.calls
@@ -194,6 +196,8 @@ class KvCalls:
 
     def _stem(self) -> str:
         """Return the beginning of keys that are used at the moment, or were a moment ago."""
+        if self._book.hot and self._chance.random() < 0.7:
+            return self._book.hot
         window = max(self._book.window() - self._chance.randrange(2), 0)
         return f"{self._chance.choice(LETTERS)}/{window:05d}/"
 
@@ -398,7 +402,7 @@ class KvCalls:
 
     def _acquire(self) -> KvCall:
         book = self._book
-        key = f"{self._chance.choice(LETTERS)}/{book.window() // _LOCK_WINDOWS:04d}/l"
+        key = self._stem() + "l"
         call = KvCall("lock", "acquire", key, lease=book.lease_s)
         noted = self._note(call, key, ("taken",))
 

@@ -205,4 +205,21 @@ def test_a_narrower_state_does_not_replace_the_log_in_which_another_region_begin
         group.until(lambda: new.snapshots.points, "the new region has a snapshot")
         assert cut._refuse_state(cut, head) is None
         new.snapshots.points.clear()
+        cut.cut_off.append(new)
         assert cut._refuse_state(cut, head) is not None
+
+
+def test_a_region_that_begins_in_a_log_that_stays_covers_its_keys_without_a_snapshot(tmp_path: Path) -> None:
+    """A member that lacks two regions, one cut from the other, waited for either with the other's state."""
+    with KvGroup(tmp_path) as group:
+        group.region_leader()
+        split(group, b"p")
+        split(group, b"t", id=1)
+        group.all_applied()
+        member = group.members[2]
+        first, middle, last = (region(member, id) for id in range(3))
+        group.until(lambda: middle.snapshots.points and last.snapshots.points, "new regions have snapshots")
+        head = StateWalk(last.machine, 1, 0).head
+        middle.snapshots.points.clear()
+        first.cut_off.append(middle)
+        assert last._refuse_state(last, head) is None

@@ -132,7 +132,8 @@ class RegionsClient:
             self._soon()
 
     def _soon(self) -> None:
-        self._world.events.later(self._world.chance.choice((0.001, 0.005, 0.02, 0.05)), self._go_on)
+        pause_s = self._world.chance.choice((0.001, 0.005, 0.02, 0.05))
+        self._world.events.later(0.001 if self._world.book.hot else pause_s, self._go_on)
 
     def _go_on(self) -> None:
         if self._world.quiet:

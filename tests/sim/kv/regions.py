@@ -31,7 +31,7 @@ OPERATIONS = 400
 LONG = 10_000
 CLIENTS = 6
 WINDOW_S = 0.5
-LEASE_S = 0.3
+LEASE_S = 0.15
 AWAY_S = 2.0, 10.0
 """How long a member is away, so that the others' logs begin behind its end by then."""
 SEGMENT_SIZE = 4 << 10
@@ -81,8 +81,8 @@ class RegionsWorld(KvWorld):
         self.book = Book(lambda: self.events.now - START_S, WINDOW_S, LEASE_S)
         self.operations = operations
         is_short = operations <= OPERATIONS
-        self.cuts_left = self.chance.choice((6, 12) if is_short else (0, 2, 6, 12))
-        self.is_cut_often = is_short or self.chance.random() < 0.5
+        self._cuts_max = self.chance.choice((6, 12) if is_short else (0, 2, 6, 12))
+        self._cut_pace_s = 1.0 if is_short else self.chance.choice((1.0, 4.0, 10.0))
         self.clients: list[RegionsClient] = []
         self.operator = Operator(self)
 
@@ -112,13 +112,29 @@ class RegionsWorld(KvWorld):
         self._cut_later()
 
     def _cut_later(self) -> None:
-        self.events.later(self.chance.uniform(0.05, 1.0 if self.is_cut_often else 4.0), self._cut)
+        self.events.later(self.chance.uniform(0.05, self._cut_pace_s), self._cut)
 
     def _cut(self) -> None:
-        if self.quiet or not self.cuts_left:
+        if self.quiet or self.operator.cuts >= self._cuts_max:
             return
-        self.cuts_left -= 1
-        self.operator.cut(self.book.cut_key(self.chance), self._cut_later)
+        key = self.book.cut_key(self.chance)
+        self.book.hot = key[:-1]
+        self.operator.cut(key, self._cut_done)
+        for _ in range(self.chance.randrange(5)):
+            self.events.later(self.chance.uniform(0, 0.04), self._hang_up)
+
+    def _hang_up(self) -> None:
+        """Break half of the clients' connections: what was answered on them is sent again."""
+        for end in [end for end in self.net.ends if end.host is None]:
+            if self.chance.random() < 0.5:
+                end.close()
+
+    def _cut_done(self) -> None:
+        self.events.later(self.chance.uniform(0, 0.2), self._cool_down)
+        self._cut_later()
+
+    def _cool_down(self) -> None:
+        self.book.hot = ""
 
     def _storm(self) -> None:
         """Have one spell of misfortune after the other, until enough calls have ended."""

@@ -7,15 +7,20 @@ import sys
 
 import pytest
 
-from tests.sim.kv.planted import BUGS, REGIONS_BUGS, SEEDS
+from tests.sim.kv.planted import BUGS, RARE_BUGS, REGIONS_BUGS, SEEDS
+from tests.support.long_run import long_only
 from tests.support.processes import checkout_environment
 
+CASES = [
+    *(pytest.param("kv", name, first, id=name) for name, first in BUGS.items()),
+    *(pytest.param("regions", name, first, id=name) for name, first in REGIONS_BUGS.items()),
+    *(pytest.param("regions", name, 0, id=name, marks=long_only) for name in RARE_BUGS),
+]
 
-@pytest.mark.parametrize(
-    ("world", "name"), [*(("kv", name) for name in BUGS), *(("regions", name) for name in REGIONS_BUGS)]
-)
-def test_the_simulated_store_finds_the_bug(world: str, name: str, long_run: bool) -> None:
-    first = 0 if long_run else (BUGS | REGIONS_BUGS)[name]
+
+@pytest.mark.parametrize(("world", "name", "first"), CASES)
+def test_the_simulated_store_finds_the_bug(world: str, name: str, first: int, long_run: bool) -> None:
+    first = 0 if long_run else first
     command = [sys.executable, "-m", "tests.sim", "--world", world, "--bug", name, "--first", str(first)]
     mode = ["--mode", "short"] if world == "regions" else []
     done = subprocess.run(
