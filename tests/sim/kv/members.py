@@ -61,9 +61,9 @@ class MembersWorld(KvWorld):
         def again() -> None:
             self.events.later(self.chance.uniform(_AGAIN_S / 2, _AGAIN_S), lambda: self._ask(change))
 
-        heard: list[ChangeResult] = []
+        heard: list[ChangeResult | str] = []
 
-        def hear(result: ChangeResult) -> None:
+        def hear(result: ChangeResult | str) -> None:
             if heard:
                 return
             heard.append(result)
