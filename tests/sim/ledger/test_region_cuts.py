@@ -144,10 +144,16 @@ class CutWorld(World):
         self._heal()
         self._until(self._is_equal, PATIENCE_S, "become equal")
         for number, key in enumerate(KEYS):
-            ((_node, region),) = self.regions_of(key)
+            region = self._leading(key)
             assert region.machine.get(key) == b"%d" % number
             assert region.machine.sequences[key] == 2
             assert self._token(key) > tokens[key]
+
+    def _leading(self, key: bytes) -> KvRegion:
+        """Return the region of a key at its leader; the lead may just be handed over."""
+        self._until(lambda: len(self.regions_of(key)) == 1, PATIENCE_S, "elect a leader")
+        ((_node, region),) = self.regions_of(key)
+        return region
 
     def _token(self, key: bytes) -> int:
         (lease,) = self.write(AcquireLock(key, b"me", 0)).results
