@@ -202,6 +202,8 @@ class World:
         configs = self._configs_to_be()
         if not isinstance(member, ModelMember) or not all(self._can_spare(member, each) for each in configs):
             return
+        if member.first_config.voters == (member.id,):
+            return  # an empty member whose settings name nobody else begins a group of its own
         if any(each.core is None or each.core.election.doubt is not None for each in others):
             return  # a doubt ends by the answers of all voters, one of which would know nothing
         if member.core is not None:
