@@ -47,6 +47,8 @@ SEGMENT_SIZE: Final = 16 << 20
 _TURN_ENTRIES: Final = 500
 _TURN_BYTES: Final = 1 << 20
 """How much is applied in one turn, so that heartbeats are answered in between."""
+_GATHER_SIZE: Final = 64 << 10
+"""How many bytes of commands are written together, or a little more: less than a frame to the followers."""
 _FILL_WINDOW: Final = 1 << 20
 _FILL_IDLE: Final = 256 << 10
 _STATE: Final = "state-"
@@ -83,6 +85,10 @@ class RegionStore:
         self._complete = complete
         self._applied: LogPoint = NOTHING
         self._leads = False
+        self._gathered: list[bytes] = []
+        """The bodies of entries that are appended, and still to be written behind the end of the log."""
+        self._gathered_size = 0
+        """The size of these entries."""
         self._preallocator = Preallocator(
             self.log, disk, segment_size, _FILL_WINDOW, _FILL_IDLE, True, self._helpers, completions
         )
@@ -194,6 +200,7 @@ class RegionStore:
     def follow(self) -> None:
         """Close the log to `append`."""
         self._leads = False
+        self._gathered, self._gathered_size = [], 0
         self.entries.writer.forget()
 
     def append_term_record(self, body: bytes) -> bool:
@@ -201,19 +208,33 @@ class RegionStore:
         return self._append(self._complete(body), configures=True) is not None
 
     def append(self, command: bytes) -> int | None:
-        """Append a command as the leader, and return its index; None while there is no room for it."""
+        """Append a command as the leader, and return its index; None while there is no room for it.
+
+        Commands of a turn are written together, once they are taken.
+        """
         return self._append(command, configures=False)
 
     def _append(self, body: bytes, *, configures: bool) -> int | None:
         assert self._leads, "only a leader appends"
-        segment = self._segment_for(entry_size(body, configures=configures))
-        if segment is None:
-            return None
-        writer = self.entries.writer
-        index = writer.next_index
-        place = segment.base_offset + segment.write_position
-        writer(segment, [encode_body(index, place, body, configures=configures)])
+        size = entry_size(body, configures=configures)
+        segment = self.log.segments[-1] if self.log.segments else None
+        if segment is None or not segment.has_room_for(self._gathered_size + size):
+            self._write_gathered()
+            segment = self._segment_for(size)
+            if segment is None:
+                return None
+        index = self.entries.writer.next_index + len(self._gathered)
+        pos = segment.base_offset + segment.write_position + self._gathered_size
+        self._gathered.append(encode_body(index, pos, body, configures=configures))
+        self._gathered_size += size
+        if self._gathered_size >= _GATHER_SIZE:
+            self._write_gathered()
         return index
+
+    def _write_gathered(self) -> None:
+        if self._gathered:
+            self.entries.writer(self.log.segments[-1], self._gathered)
+            self._gathered, self._gathered_size = [], 0
 
     def _segment_for(self, size: int) -> Segment | None:
         log, host = self.log, self._host
@@ -233,7 +254,10 @@ class RegionStore:
 
     def take_appended(self, bytes_max: int) -> Sequence[WrittenRun]:
         """Return the runs appended since the last call, in order, as (first, count, term, pos, size, bytes)."""
-        return self.entries.writer.take(bytes_max, self.log.segment_size) if self._leads else ()
+        if not self._leads:
+            return ()
+        self._write_gathered()
+        return self.entries.writer.take(bytes_max, self.log.segment_size)
 
     # -- the beginning of the log ------------------------------------------------------------------------
 

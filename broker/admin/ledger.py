@@ -114,8 +114,10 @@ class AdminLedger:
         """Change the members of the group, and answer when that is on a quorum or has failed."""
         member, change = self._own(), _change_in(request)
 
-        def answer(result: ChangeResult) -> None:
-            if result in (ChangeResult.SUCCESS, ChangeResult.NOTHING_TO_CHANGE):
+        def answer(result: ChangeResult | str) -> None:
+            if isinstance(result, str):
+                reply = request.reply(ResponseCode.ILLEGAL_OPERATION, result)
+            elif result in (ChangeResult.SUCCESS, ChangeResult.NOTHING_TO_CHANGE):
                 config = member.ledger.config
                 ext = {"result": result.value, "voters": ",".join(config.voters)}
                 reply = request.reply(ResponseCode.SUCCESS, ext=ext | {"learners": ",".join(config.learners)})

@@ -17,7 +17,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 from msgspec import structs
@@ -53,6 +53,7 @@ log = structlog.get_logger("broker.kv")
 WAITING_MAX: Final = 10_000
 """Commands that may wait for their entries to be applied."""
 
+_C = TypeVar("_C", bound=Command)
 OnBorn = Callable[["KvRegion", int, KvMachine], None]
 Done = Callable[[Outcome | None], None]
 """Called with the outcome of a command; None: it is unknown, as this member leads no more."""
@@ -134,8 +135,8 @@ class KvRegion:
         )
         self.restored = -1
         """The index of the entry behind which this life began, with a snapshot; -1 where there was none."""
-        self._waiting: deque[tuple[int, int, Done]] = deque()
-        """By index and term of an entry: who waits for it to be applied."""
+        self._waiting: deque[tuple[int, int, Command, Done]] = deque()
+        """By index and term of an entry: its command, and who waits for it to be applied."""
 
     # -- life ----------------------------------------------------------------------------------------
 
@@ -241,7 +242,12 @@ class KvRegion:
         end: int = self.ledger.core.log.end.pos
         return end - (points[-1][2] if points else self._store.log.min_offset)
 
-    def propose(self, make: Callable[[int], Command], done: Done) -> None:
+    def propose(
+        self,
+        make: Callable[[int], _C],
+        done: Done,
+        encode: Callable[[_C], bytes] = encode_command,
+    ) -> None:
         """Append the command that `make` returns for this moment's stamp; `done` hears its outcome, never at once.
 
         Raises `NotLeader` or `Busy`, and has appended nothing then.
@@ -252,10 +258,11 @@ class KvRegion:
             raise Busy(f"{WAITING_MAX} writes of the key-value store wait for a quorum")
         # The machine's clock never falls. A leader whose own is behind stamps with what was promised last.
         stamp_ms = max(self._context.now_ms(), self.machine.clock_ms)
-        index = self._store.append(encode_command(make(stamp_ms)))
+        command = make(stamp_ms)
+        index = self._store.append(encode(command))
         if index is None:
             raise Busy(self._store.full or "the next file of the key-value store's log is being prepared")
-        self._waiting.append((index, self.ledger.standing.term, done))
+        self._waiting.append((index, self.ledger.standing.term, command, done))
         self._wake()
 
     def read(self, done: Callable[[bool], None]) -> None:
@@ -271,24 +278,30 @@ class KvRegion:
         )
 
     def _apply(self, index: int, term: int, data: bytes) -> None:
-        try:
-            command = decode_command(data)
-        except CorruptRecord as exc:
-            raise StoreDamaged(f"entry {index} of the log in {self._root}: {exc}") from exc
+        command = self._command(index, term, data)
         if isinstance(command, SplitRegion | FoundRegions):
             self.snapshots.give_up()
         outcome = self.machine.apply(index, command)
         while self.machine.born:
             self._on_born(self, index, self.machine.born.pop())
         while self._waiting and self._waiting[0][0] <= index:
-            awaited, in_term, done = self._waiting.popleft()
+            awaited, in_term, _command, done = self._waiting.popleft()
             done(outcome if (awaited, in_term) == (index, term) else None)
+
+    def _command(self, index: int, term: int, data: bytes) -> Command:
+        """Return the command of an entry: of one that was appended here, the very command that became its bytes."""
+        if self._waiting and self._waiting[0][:2] == (index, term):
+            return self._waiting[0][2]
+        try:
+            return decode_command(data)
+        except CorruptRecord as exc:
+            raise StoreDamaged(f"entry {index} of the log in {self._root}: {exc}") from exc
 
     def _stand(self, standing: Standing) -> None:
         waiting = self._waiting
         if standing.role is not Role.LEADER or (waiting and waiting[0][1] != standing.term):
             self._waiting = deque()
-            for _index, _term, done in waiting:
+            for _index, _term, _command, done in waiting:
                 done(None)
 
     def status(self) -> dict[str, object]:

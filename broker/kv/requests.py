@@ -18,7 +18,7 @@ as they are, in `regions`. A write that was applied before the cut is no such ca
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -26,10 +26,10 @@ from broker.context import BrokerContext
 from broker.kv.region import Busy, Done, KvRegion, NotLeader
 from broker.kv.regions import KvRegions
 from broker.remoting.refused import RequestRefused
-from broker.remoting.session import Handlers, Session
+from broker.remoting.session import Handlers, Request, Session
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import CorruptRecord
-from ropewalk.format.headers import H, HeaderError, KvHeader, KvWriteHeader, decode_header
+from ropewalk.format.headers import H, HeaderError, KvHeader, KvWriteHeader, json_decoder
 from ropewalk.format.kv.commands import (
     OpenSession,
     Outcome,
@@ -37,6 +37,7 @@ from ropewalk.format.kv.commands import (
     Write,
     encode_found,
     encode_outcome,
+    encode_write,
 )
 from ropewalk.format.kv.items import (
     OPERATIONS_MAX,
@@ -48,11 +49,8 @@ from ropewalk.format.kv.items import (
     key_refusal,
     refusal_of,
 )
-from ropewalk.format.remoting import Command
 
 __all__ = ["KvRequests"]
-
-T = TypeVar("T")
 
 _WRONG_EPOCH: Final = Outcome(Status.WRONG_EPOCH)
 _NO_KV: Final = (
@@ -84,64 +82,74 @@ class KvRequests:
             RequestCode.ROPEWALK_KV_SPLIT: self.split,
             RequestCode.ROPEWALK_KV_STATUS: self.status,
         }.items():
-            handlers.cold[code] = _guarded(handler)
+            handlers.hot[code] = _guarded(handler)
 
     # -- writes --------------------------------------------------------------------------------------
 
-    def session(self, session: Session, request: Command) -> Command | None:
+    def session(self, session: Session, request: Request) -> None:
         """Open a session."""
-        header = _header(KvHeader, request)
-        region = self._of(header)
+        region = self._of(_header(KvHeader, request))
         if region is None:
-            return self._moved(request, encode_outcome(_WRONG_EPOCH))
-        self._propose(session, request, region, lambda done: region.propose(OpenSession, done))
-        return None
+            self._moved(session, request, encode_outcome(_WRONG_EPOCH))
+        else:
+            self._propose(session, request, region, lambda done: region.propose(OpenSession, done))
 
-    def write(self, session: Session, request: Command) -> Command | None:
-        """Append a session's write; the answer leaves when it is applied."""
-        header = _header(KvWriteHeader, request)
-        operations: tuple[Operation, ...] = _read(lambda: decode_operations(request.body))
+    def write(self, session: Session, request: Request) -> None:
+        """Append a session's write; the answer leaves when it is applied. HOT."""
+        header, body = _header(KvWriteHeader, request), request.body
+        try:
+            operations = decode_operations(body)
+        except CorruptRecord as exc:
+            raise _illegal(str(exc)) from None
         if (why := refusal_of(operations)) is not None:
             raise _illegal(why)
         region = self._of(header)
         if region is None or not _has(region, operations):
             known = self._outcome_of(header)
             if known is not None:
-                return request.reply(ResponseCode.SUCCESS, body=encode_outcome(known))
-            return self._moved(request, encode_outcome(_WRONG_EPOCH))
+                _answer(session, request, encode_outcome(known))
+            else:
+                self._moved(session, request, encode_outcome(_WRONG_EPOCH))
+            return
 
         def make(stamp: int) -> Write:
             return Write(stamp, header.session, header.seq, header.lowest, header.epoch, operations)
 
-        self._propose(session, request, region, lambda done: region.propose(make, done))
-        return None
+        def encode(write: Write) -> bytes:
+            return encode_write(write, body)
 
-    def split(self, session: Session, request: Command) -> Command | None:
+        self._propose(session, request, region, lambda done: region.propose(make, done, encode))
+
+    def split(self, session: Session, request: Request) -> None:
         """Cut a region in two at a key; the answer counts the id of the new region."""
         keys = _keys(request)
         region = self._of(_header(KvHeader, request))
         if region is None or len(keys) != 1 or not region.machine.region.has(keys[0]):
-            return self._moved(request, encode_outcome(_WRONG_EPOCH))
+            self._moved(session, request, encode_outcome(_WRONG_EPOCH))
+            return
         regions = self._own()
         if (why := regions.split_refusal(region, keys[0])) is not None:
             raise _illegal(why)
         self._propose(session, request, region, lambda done: regions.split(region, keys[0], done))
-        return None
 
     def _propose(
-        self, session: Session, request: Command, region: KvRegion, propose: Callable[[Done], None]
+        self, session: Session, request: Request, region: KvRegion, propose: Callable[[Done], None]
     ) -> None:
         def done(outcome: Outcome | None) -> None:
             if outcome is None:
-                answer = request.reply(ResponseCode.SYSTEM_ERROR, _UNKNOWN, self._leader(region))
+                _refuse(
+                    session,
+                    request,
+                    RequestRefused(ResponseCode.SYSTEM_ERROR, _UNKNOWN, self._leader(region)),
+                )
             elif outcome.status is Status.WRONG_EPOCH:
-                answer = self._moved(request, encode_outcome(outcome))
+                self._moved(session, request, encode_outcome(outcome))
             else:
-                answer = request.reply(ResponseCode.SUCCESS, body=encode_outcome(outcome))
-            session.outbox.send(request, answer)
+                _answer(session, request, encode_outcome(outcome))
 
         if self._context.stopping:
             raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down")
+        request.forget()
         try:
             propose(done)
         except NotLeader:
@@ -161,18 +169,18 @@ class KvRequests:
 
     # -- reads ---------------------------------------------------------------------------------------
 
-    def get(self, session: Session, request: Command) -> Command | None:
+    def get(self, session: Session, request: Request) -> None:
         """Answer with the values of keys."""
         keys = _keys(request)
 
         def look(region: KvRegion) -> Sequence[bytes | None]:
             return [region.machine.get(key) for key in keys]
 
-        return self._look(session, request, keys, look)
+        self._look(session, request, keys, look)
 
-    def scan(self, session: Session, request: Command) -> Command | None:
+    def scan(self, session: Session, request: Request) -> None:
         """Answer with keys and values of a range, in turn."""
-        bounds = [bound or b"" for bound in _read(lambda: decode_values(request.body))]
+        bounds = [bound or b"" for bound in _values(request)]
         limit = _header(KvHeader, request).limit
         if len(bounds) != 2 or not 0 < limit <= OPERATIONS_MAX:
             raise _illegal(f"a scan has a start, an end and a limit of 1 to {OPERATIONS_MAX}")
@@ -180,50 +188,51 @@ class KvRequests:
         def look(region: KvRegion) -> Sequence[bytes | None]:
             return [each for pair in region.machine.scan(bounds[0], bounds[1], limit) for each in pair]
 
-        return self._look(session, request, bounds[:1], look)
+        self._look(session, request, bounds[:1], look)
 
     def _look(
         self,
         session: Session,
-        request: Command,
+        request: Request,
         keys: Iterable[bytes],
         look: Callable[[KvRegion], Sequence[bytes | None]],
-    ) -> Command | None:
-        """Answer a read of these keys, or from this key on, which are one region's."""
+    ) -> None:
+        """Answer a read of these keys, or from this key on, which are one region's. HOT."""
         header = _header(KvHeader, request)
 
-        def answer() -> Command:
+        def answer() -> None:
             region = self._of(header)
             if region is None or not all(map(region.machine.region.has, keys)):
-                return self._moved(request, encode_found(Status.WRONG_EPOCH))
+                self._moved(session, request, encode_found(Status.WRONG_EPOCH))
+                return
             found = look(region)
             if sum(len(value) for value in found if value is not None) > 2 * RESULTS_SIZE_MAX:
-                return request.reply(ResponseCode.SUCCESS, body=encode_found(Status.TOO_LARGE))
-            return request.reply(ResponseCode.SUCCESS, body=encode_found(Status.OK, found))
+                _answer(session, request, encode_found(Status.TOO_LARGE))
+            else:
+                _answer(session, request, encode_found(Status.OK, found))
 
         region = self._own().get(header.region)
         if header.unsafe or region is None:
-            return answer()
+            answer()
+            return
         asked = region
 
         def done(ok: bool) -> None:
             if ok:
-                reply = answer()
+                answer()
             else:
-                refused = self._elsewhere(asked)
-                reply = request.reply(refused.code, refused.remark, refused.ext)
-            session.outbox.send(request, reply)
+                _refuse(session, request, self._elsewhere(asked))
 
+        request.forget()
         asked.read(done)
-        return None
 
     # -- people --------------------------------------------------------------------------------------
 
-    def regions(self, session: Session, request: Command) -> Command:
+    def regions(self, session: Session, request: Request) -> None:
         """Answer with the regions, and where the leader of each is."""
-        return request.reply(ResponseCode.SUCCESS, body=self._table())
+        _answer(session, request, self._table())
 
-    def status(self, session: Session, request: Command) -> Command:
+    def status(self, session: Session, request: Request) -> None:
         """Answer with the regions as this member sees them."""
         broker = self._context
         document = {
@@ -232,7 +241,7 @@ class KvRequests:
             "address": ":".join(map(str, broker.address)),
             "regions": [region.status() for region in self._own()],
         }
-        return request.reply(ResponseCode.SUCCESS, body=msgspec.json.encode(document))
+        _answer(session, request, msgspec.json.encode(document))
 
     def _table(self) -> bytes:
         return msgspec.json.encode({"regions": self._own().table()})
@@ -250,9 +259,9 @@ class KvRequests:
         region = self._own().get(header.region)
         return region if region is not None and region.machine.region.epoch == header.epoch else None
 
-    def _moved(self, request: Command, body: bytes) -> Command:
+    def _moved(self, session: Session, request: Request, body: bytes) -> None:
         """Answer that keys are elsewhere, with the regions as they are."""
-        return request.reply(ResponseCode.SUCCESS, ext={"regions": self._table().decode()}, body=body)
+        _answer(session, request, body, {"regions": self._table().decode()})
 
     def _leader(self, region: KvRegion) -> dict[str, str]:
         standing, known = region.ledger.standing, region.machine.leader
@@ -278,9 +287,9 @@ def _has(region: KvRegion, operations: Iterable[Operation]) -> bool:
     )
 
 
-def _keys(request: Command) -> list[bytes]:
+def _keys(request: Request) -> list[bytes]:
     """Return the keys in the body of a request."""
-    keys = [key for key in _read(lambda: decode_values(request.body)) if key is not None]
+    keys = [key for key in _values(request) if key is not None]
     if not 0 < len(keys) <= OPERATIONS_MAX:
         raise _illegal(f"a read has 1 to {OPERATIONS_MAX} keys, this one has {len(keys)}")
     for key in keys:
@@ -289,33 +298,41 @@ def _keys(request: Command) -> list[bytes]:
     return keys
 
 
-def _guarded(
-    handler: Callable[[Session, Command], Command | None],
-) -> Callable[[Session, Command], Command | None]:
-    """Return the handler with its refusals turned into answers."""
-
-    def handle(session: Session, request: Command) -> Command | None:
-        try:
-            return handler(session, request)
-        except RequestRefused as refused:
-            return request.reply(refused.code, refused.remark, refused.ext)
-
-    return handle
-
-
-def _header(cls: type[H], request: Command) -> H:
+def _values(request: Request) -> list[bytes | None]:
     try:
-        return decode_header(cls, request.ext)
-    except HeaderError as exc:
+        return decode_values(request.body)
+    except CorruptRecord as exc:
         raise _illegal(str(exc)) from None
 
 
-def _read(decode: Callable[[], T]) -> T:
+def _header(cls: type[H], request: Request) -> H:
     try:
-        return decode()
-    except CorruptRecord as exc:
+        return request.header(cls, json_decoder(cls).decode)
+    except HeaderError as exc:
         raise _illegal(str(exc)) from None
 
 
 def _illegal(why: str) -> RequestRefused:
     return RequestRefused(ResponseCode.INVALID_PARAMETER, why)
+
+
+def _answer(session: Session, request: Request, body: bytes, ext: dict[str, str] | None = None) -> None:
+    code = ResponseCode.SUCCESS
+    session.outbox.send_frame(request, code, request.reply(code, None, ext, body))
+
+
+def _refuse(session: Session, request: Request, refused: RequestRefused) -> None:
+    frame = request.reply(refused.code, refused.remark, refused.ext)
+    session.outbox.send_frame(request, refused.code, frame)
+
+
+def _guarded(handler: Callable[[Session, Request], None]) -> Callable[[Session, Request], None]:
+    """Return the handler with its refusals turned into answers."""
+
+    def handle(session: Session, request: Request) -> None:
+        try:
+            handler(session, request)
+        except RequestRefused as refused:
+            _refuse(session, request, refused)
+
+    return handle

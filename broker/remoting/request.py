@@ -13,11 +13,25 @@ from msgspec import MsgspecError, Raw, Struct
 
 from ropewalk.codes import FrameFlag
 from ropewalk.format.headers import decode_header
-from ropewalk.format.remoting import JSON, ROCKETMQ, Command, JsonHeader, decode_ext, encode_frame
+from ropewalk.format.remoting import (
+    JSON,
+    ROCKETMQ,
+    VERSION,
+    Command,
+    JsonHeader,
+    decode_ext,
+    encode_frame,
+    frame_bytes,
+)
 
 __all__ = ["CommandRequest", "Request"]
 
 _NO_FIELDS = Raw(b"")
+_PLAIN = (
+    b'{"code":%%d,"flag":%d,"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+    % (FrameFlag.RESPONSE, VERSION)
+)
+"""The JSON header of an answer without fields and remark, as `encode_frame` writes it."""
 _H = TypeVar("_H", bound=Struct)
 
 
@@ -79,12 +93,17 @@ class Request:
         """All extFields as strings."""
         return decode_ext(self.json) if self.ext is None else self.ext
 
-    def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None) -> bytes:
-        """The frame of an answer without a body."""
+    def reply(
+        self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b""
+    ) -> bytes:
+        """The frame of an answer."""
+        if remark is None and not ext and self.serialize_type == JSON:
+            return frame_bytes(JSON, _PLAIN % (code, self.opaque), body)
         return encode_frame(
             Command(
                 code=code,
                 ext=ext or {},
+                body=body,
                 opaque=self.opaque,
                 flag=FrameFlag.RESPONSE,
                 remark=remark,

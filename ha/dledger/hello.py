@@ -26,9 +26,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -38,6 +39,7 @@ from ropewalk.errors import RemoteProtocolError
 
 __all__ = [
     "CHALLENGE_SIZE",
+    "IntroductionProbe",
     "Identity",
     "Introduction",
     "IntroductionFrames",
@@ -58,6 +60,16 @@ _PROOF_SIZE: Final = 32
 _NO_PROOF: Final = bytes(_PROOF_SIZE)
 NO_MEMBER: Final = " is no member of group"
 """The words by which a refused member knows that its group works without it."""
+
+
+class ProbeConnection(Protocol):
+    """A connection, as far as an introduction needs it."""
+
+    def send(self, data: bytes | memoryview) -> None: ...
+
+    def push(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Step(IntEnum):
@@ -188,6 +200,69 @@ def strangers_refusal(stranger: MemberId, me: Identity, newest: Membership) -> s
         f"{stranger}{NO_MEMBER} {me.group}, which {', '.join(sorted(newest.addresses))} are. To take it in: "
         f"`ropewalk admin dledger add {stranger}-HOST:PORT` (docs/operate/dledger.md)"
     )
+
+
+class IntroductionProbe:
+    """The session of a connection that asks a process for its introduction and hangs up: no link comes of it.
+
+    `done` is told None where it is the member that was looked for, and the reason in words otherwise.
+    """
+
+    has_backlog = False
+
+    def __init__(
+        self, connection: ProbeConnection, me: Identity, named: MemberId, challenge: bytes, newest: Membership,
+        done: Callable[[str | None], None],
+    ) -> None:  # fmt: skip
+        self._connection = connection
+        self._me = me
+        self._named = named
+        self._challenge = challenge
+        self._newest = newest
+        self._done: Callable[[str | None], None] | None = done
+        self._frames = IntroductionFrames()
+
+    def receive(self, data: bytes) -> None:
+        """Go on with the introduction."""
+        self._frames.feed(data)
+        try:
+            while self._done is not None and (message := self._frames.next_message()) is not None:
+                self._step(*message)
+        except RemoteProtocolError as exc:
+            self.end(f"there listens no member of a DLedger group: {exc}")
+
+    def _step(self, step: Step, body: bytes) -> None:
+        me = self._me
+        if step is Step.CHALLENGE:
+            told = self._newest.addresses if self._newest.index >= 0 else {}
+            hello = Introduction(
+                me.cluster, me.group, me.id, self._named, me.incarnation, me.segment_size, Link.CONTROL,
+                self._challenge, me.software, {}, False, self._newest.index, told,
+            )  # fmt: skip
+            self._connection.send(prove(Step.HELLO, hello, me.secret, body))
+            self._connection.push()
+        elif step is Step.WELCOME:
+            found, proven = read_introduction(step, body, me.secret, self._challenge)
+            why = refusal_of(found, proven, me, None)
+            if why is None and found.id != self._named:
+                why = f"there is {found.id}"
+            self.end(why)
+        else:
+            self.end(body.decode("utf-8", "replace"))
+
+    def end(self, why: str | None) -> None:
+        """Hang up, and tell the outcome."""
+        done, self._done = self._done, None
+        if done is not None:
+            self._connection.close()
+            done(why)
+
+    def resume(self) -> None:
+        """Do nothing: nothing waits."""
+
+    def closed(self) -> None:
+        """Note that the connection has ended."""
+        self.end("the process there hung up without a word: it is no member of a DLedger group")
 
 
 class IntroductionFrames:

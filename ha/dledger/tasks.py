@@ -13,7 +13,8 @@ from typing import Protocol
 
 import trio
 
-from ha.dledger.peers import Connection, PeerLink, Peers
+from ha.dledger.hello import CHALLENGE_SIZE, IntroductionProbe
+from ha.dledger.peers import INTRODUCTION_MS, Connection, PeerLink, Peers
 from ha.raft.types import Link, MemberId
 
 TICK_S = 0.02
@@ -37,7 +38,11 @@ class Dialer(Protocol):
     """The sockets of the process, as `broker.remoting.shell.Shell` has them."""
 
     async def dial(
-        self, host: str, port: int, make_session: Callable[[Connection], PeerLink], timeout_s: float
+        self,
+        host: str,
+        port: int,
+        make_session: Callable[[Connection], PeerLink | IntroductionProbe],
+        timeout_s: float,
     ) -> object:
         """Connect to a peer, and serve the connection with the session that is made for it. Raises OSError."""
 
@@ -59,6 +64,38 @@ async def run(ledger: Linked, shell: Dialer, rng: random.Random, sharing: Sequen
                         kept.add((peer, kind))
                         nursery.start_soon(_keep_linked, ledger, shell, rng, peer, kind, kept)
             await _tick((ledger, *sharing), shell)
+
+
+async def probe_member(
+    peers: Peers, shell: Dialer, member: MemberId, address: str, done: Callable[[str | None], None]
+) -> None:
+    """Probe an address for a member: tell `done` None if it or nothing listens there, and the reason otherwise."""
+    host, _, port = address.rpartition(":")
+    over = trio.Event()
+    asked: list[IntroductionProbe] = []
+    answers: list[str | None] = []
+
+    def session(connection: Connection) -> IntroductionProbe:
+        def answered(why: str | None) -> None:
+            answers.append(why)
+            over.set()
+
+        challenge = peers.draw(CHALLENGE_SIZE)
+        asked.append(IntroductionProbe(connection, peers.me, member, challenge, peers.book.newest, answered))
+        return asked[0]
+
+    with trio.move_on_after(INTRODUCTION_MS / 1000) as scope:
+        try:
+            await shell.dial(host, int(port), session, _DIAL_S)
+        except OSError:
+            answers.append(None)
+        else:
+            await over.wait()
+    if scope.cancelled_caught and asked:
+        asked[0].end("the process there says nothing: it is no member of a DLedger group, or does not run")
+    why = answers[0] if answers else None
+    done(f"{member} is not what listens at {address}: {why}" if why is not None else None)
+    shell.flush()
 
 
 async def _tick(ledgers: Sequence[Linked], shell: Dialer) -> None:

@@ -159,7 +159,8 @@ class LedgerGroup:
         port, raft_port = free_ports(2)
         address = f"127.0.0.1:{raft_port}"
         command = checkout_command()
-        member = Member(self, number, command, port, f"{self.peers};n{number}-{address}")
+        self.peers += f";n{number}-{address}"  # the next one may find none of the first members any more
+        member = Member(self, number, command, port, self.peers)
         self.members.append(member)
         member.start()
         return member, address

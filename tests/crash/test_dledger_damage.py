@@ -158,7 +158,7 @@ def test_a_byte_that_flips_while_a_member_runs_is_found_by_the_scrubber_and_mend
         leader = group.leader()
         follower = next(member for member in group.members if member is not leader)
         for member in (leader, follower):
-            flip(*places(member, draw, "a sealed segment"))
+            flip_summed(*places(member, draw, "a sealed segment"))
         for member in (leader, follower):
             until(partial(is_mended, member), f"{member.id} is not mended")
         end_and_compare(group, sender)
@@ -176,8 +176,7 @@ def test_a_leader_whose_log_is_damaged_where_a_lagging_member_needs_it_mends_it_
         lagging.kill()
         sender = Sender(group, bytes(20_000))
         sender.send_while(first, lambda: len(sender.acknowledged) < 170)
-        until(lambda: all(map(is_summed, segments(leader)[:-2])), "the sealed segments get checksums")
-        flip(*places(leader, draw, "a sealed segment"))
+        flip_summed(*places(leader, draw, "a sealed segment"))
         first.kill()
         lagging.start()  # the other one is elected, and has the byte that is needed
         until(
@@ -190,9 +189,11 @@ def test_a_leader_whose_log_is_damaged_where_a_lagging_member_needs_it_mends_it_
         end_and_compare(group, sender)
 
 
-def is_summed(segment: Path) -> bool:
-    """Whether there are checksums of a segment."""
-    return (segment.parents[2] / "ropewalk" / "checksums" / segment.name).exists()
+def flip_summed(segment: Path, position: int) -> None:
+    """Change a byte of a segment that has its checksums: those that are made afterwards would be of the changed one."""
+    checksums = segment.parents[2] / "ropewalk" / "checksums" / segment.name
+    until(checksums.exists, f"{segment.name} gets no checksums")
+    flip(segment, position)
 
 
 def is_mended(member: Member) -> bool:

@@ -215,7 +215,8 @@ class SimDisk(Disk):
     # -- what the store asks ---------------------------------------------------------------------------
 
     def _folder(self, path: Path) -> None:
-        self.folders.update([path, *path.parents])
+        if path not in self.folders:
+            self.folders.update([path, *path.parents])
 
     def allocate(self, path: Path, size: int) -> MappedFile:
         self.step()

@@ -130,3 +130,36 @@ def test_after_it_was_told_to_follow_nothing_of_the_old_term_is_handed_out(tmp_p
     region.store.follow()
     assert region.store.take_appended(1 << 20) == ()
     region.store.close()
+
+
+def test_commands_of_a_turn_are_numbered_at_once_and_written_in_order_over_many_files(tmp_path: Path) -> None:
+    region = Region(tmp_path)
+    region.lead(1)
+    draw, commands = random.Random(7), []
+    while len(region.store.log.segments) < 4:
+        for _ in range(30):
+            command = draw.randbytes(draw.choice((1, 300, 9_000)))
+            if (index := region.store.append(command)) is None:
+                break
+            commands.append(command)
+            assert index == len(commands)
+        runs = region.store.take_appended(SEGMENT)
+        assert all(len(data) == size for *_run, size, data in runs)
+        region.commit()
+    assert region.applied[1:] == [(number, 1, each) for number, each in enumerate(commands, 1)]
+    region.store.close()
+    assert Region(tmp_path).applied == region.applied
+
+
+def test_commands_that_were_not_taken_before_the_lead_was_lost_leave_no_trace(tmp_path: Path) -> None:
+    region = Region(tmp_path)
+    region.lead(1)
+    region.store.take_appended(SEGMENT)
+    region.commit()
+    assert region.store.append(b"of nobody") == 1
+    region.store.follow()
+    region.lead(2)
+    region.append(b"next")
+    region.commit()
+    assert region.applied[1:] == [(1, 2, term_body(2)), (2, 2, b"next")]
+    region.store.close()

@@ -43,7 +43,7 @@ from broker.replication.group_member import LogReplaced, ReadyWords, Turns
 from broker.settings.dledger import peers_of
 from broker.state.ha_status import HaStatus
 from ha.dledger import tasks
-from ha.dledger.changes import Change, ChangeKind, ChangeRefused
+from ha.dledger.changes import Change, ChangeKind, ChangeRefused, target_of
 from ha.dledger.hello import Identity
 from ha.dledger.ledger import LedgerShell
 from ha.dledger.peers import PeerLink
@@ -98,6 +98,8 @@ class LedgerMember:
         """The addresses in `dLegerPeers`: the group while the log names none, and where to look for it."""
         self.on_role: Callable[[], None] = lambda: None
         self.on_identity: Callable[[], None] = lambda: None
+        self.probe_member: Callable[[MemberId, str, Callable[[str | None], None]], None] | None = None
+        """Probe an address for a new member; None while this member is not linked to a network."""
         self.on_abandoned: Callable[[], None] = lambda: None
         self.master_address = ""
         """The leader's remoting address, as name servers tell it."""
@@ -425,7 +427,11 @@ class LedgerMember:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(BlockRepair(self._context, source).run)
             nursery.start_soon(tasks.run, self.ledger, shell, self._context.rng, sharing)
+            self.probe_member = lambda *asked: nursery.start_soon(
+                tasks.probe_member, self.ledger.peers, shell, *asked
+            )
             await self.replaced.wait()
+            self.probe_member = None
             nursery.cancel_scope.cancel()
         return LogReplaced()
 
@@ -452,14 +458,35 @@ class LedgerMember:
         self.reads.log_changes(offsets=True)
         self.ledger.transfer(target, done)
 
-    def change(self, change: Change, done: Callable[[ChangeResult], None]) -> None:
-        """Change the members of the group, as its leader. Raises `ChangeRefused` for a change that makes no sense."""
+    def change(self, change: Change, done: Callable[[ChangeResult | str], None]) -> None:
+        """Change the members of the group, as its leader. Raises `ChangeRefused` for a change that makes no sense.
+
+        A new member is asked first who it is. `done` is told in words if another process listens at its address.
+        """
         if change.kind is not ChangeKind.REMOVE and (behind := self.regions_behind):
             raise ChangeRefused(
                 f"CHANGE_IN_PROGRESS: the key-value store's regions {', '.join(map(str, behind))} have still to follow "
                 "the last change of the members: see `ropewalk kv status`, and try again"
             )
-        self.ledger.change(change, done)
+        ledger, config = self.ledger, self.ledger.config
+        if self.probe_member is None or not self._leads or change.kind is not ChangeKind.LEARN:
+            ledger.change(change, done)
+            return
+        target_of(change, config, ledger.addresses)
+        if change.member in config.members:
+            ledger.change(change, done)
+            return
+
+        def answered(why: str | None) -> None:
+            if why is not None:
+                done(why)
+                return
+            try:
+                ledger.change(change, done)
+            except ChangeRefused as refused:
+                done(str(refused))
+
+        self.probe_member(change.member, change.address, answered)
 
     @property
     def regions_behind(self) -> list[int]:

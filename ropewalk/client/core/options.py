@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from datetime import datetime
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -122,16 +123,29 @@ _PLAIN: Mapping[str, tuple[tuple[type, ...], str]] = {
 }
 
 
+@cache
+def _checked_parameters(
+    function: Callable[..., object],
+) -> tuple[inspect.Signature, Mapping[str, tuple[tuple[type, ...], str]]]:
+    """Return a function's signature, and kinds and words of those of its parameters that can be checked."""
+    signature = inspect.signature(function)
+    found = {}
+    for name, parameter in signature.parameters.items():
+        words = str(parameter.annotation).split(" | ")
+        if all(word in _PLAIN for word in words):
+            kinds = tuple(kind for word in words for kind in _PLAIN[word][0])
+            found[name] = kinds, " or ".join(_PLAIN[word][1] for word in words)
+    return signature, found
+
+
 def check_arguments(function: Callable[..., object], *args: object, **kwargs: object) -> None:
     """Check the arguments of a call whose parameters are annotated as text, numbers or flags. Raises `TypeError`."""
-    signature = inspect.signature(function)
+    signature, checked = _checked_parameters(function)
     for name, value in signature.bind(*args, **kwargs).arguments.items():
-        words = str(signature.parameters[name].annotation).split(" | ")
-        if not all(word in _PLAIN for word in words):
+        if name not in checked:
             continue
-        kinds = tuple(kind for word in words for kind in _PLAIN[word][0])
+        kinds, told = checked[name]
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            told = " or ".join(_PLAIN[word][1] for word in words)
             raise TypeError(f"{name} is {told}, and not {value!r}")
 
 

@@ -151,14 +151,22 @@ def encode_command(command: Command) -> bytes:
         case OpenSession():
             return _COMMAND.pack(_SESSION, stamp)
         case Write():
-            head = _WRITE.pack(command.session, command.seq, command.lowest, command.epoch)
-            return _COMMAND.pack(_WRITES, stamp) + head + encode_items(command.operations)
+            return encode_write(command, encode_items(command.operations))
         case FoundRegions():
             return _COMMAND.pack(_FOUND, stamp) + encode_values(command.keys)
         case ReserveRegion():
             return _COMMAND.pack(_RESERVE, stamp) + _PAIR.pack(command.parent, command.epoch)
         case SplitRegion():
             return _COMMAND.pack(_SPLIT, stamp) + _PAIR.pack(command.epoch, command.id) + command.key
+
+
+def encode_write(write: Write, operations: bytes) -> bytes:
+    """Return a write as it stands in a region's log; `operations` are its own as bytes, as they came in a request."""
+    return (
+        _COMMAND.pack(_WRITES, write.stamp_ms)
+        + _WRITE.pack(write.session, write.seq, write.lowest, write.epoch)
+        + operations
+    )
 
 
 def decode_command(data: bytes | memoryview) -> Command:

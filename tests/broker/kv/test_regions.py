@@ -32,8 +32,13 @@ def ask_split(group: KvGroup, key: bytes, id: int = 0) -> Command:
 
 
 def split(group: KvGroup, key: bytes, id: int = 0) -> int:
-    """Cut a region, and return the id of the new one once it has a leader."""
-    (result,) = outcome_of(ask_split(group, key, id)).results
+    """Cut a region, and return the id of the new one once it has a leader.
+
+    A leader that hands over in that moment does nothing, and is followed by the one that is preferred.
+    """
+    while (answer := ask_split(group, key, id)).code == ResponseCode.SYSTEM_ERROR:
+        pass
+    (result,) = outcome_of(answer).results
     assert isinstance(result, Count)
     group.region_leader(result.number)
     return result.number

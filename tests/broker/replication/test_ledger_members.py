@@ -139,6 +139,14 @@ def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
             (follower.connect().call(FORCE, {"id": "n9"}), f"here is {follower.id}, and not n9"),
         ):
             assert answer.code != ResponseCode.SUCCESS and words in (answer.remark or ""), answer
+        leader = group.leader().member
+        leader.probe_member = lambda member, address, done: done(f"{member} is not what listens at {address}")
+        answer = ask(group, "learn", 3, address=raft_address(1).replace("127", "128"))
+        assert answer.code == ResponseCode.ILLEGAL_OPERATION and "n3 is not what listens at" in (
+            answer.remark or ""
+        )
+        assert "n3" not in leader.ledger.config.members, "nothing is entered in the log"
+        leader.probe_member = lambda member, address, done: done(None)
         make(group, "learn", 3, address=raft_address(3))
         answer = ask(group, "promote", 3)
         assert answer.code != ResponseCode.SUCCESS and "NOT_CAUGHT_UP" in (answer.remark or "")

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from ha.dledger.address_book import LEAVING_MS, Membership
 from ha.dledger.frames import to_fields
-from ha.dledger.hello import Identity, Step, encode
+from ha.dledger.hello import CHALLENGE_SIZE, Identity, IntroductionProbe, Step, encode
 from ha.dledger.peers import INTRODUCTION_MS, PING_MS, SILENCE_MS, PeerLink, Peers
 from ha.raft.types import NOTHING, Append, Heartbeat, Link, MemberId, Message, Point, Run
 from ropewalk.errors import RemoteProtocolError
@@ -522,3 +522,55 @@ def test_an_introduction_of_a_large_group_with_long_names_fits() -> None:
     for side in (here, there):
         side.peers.configure(Membership(3, {id: f"{'h' * 253}-{id}:40911" for id in ids}))
     assert connect(there, here)[0].is_up
+
+
+def asked(me: Identity, named: MemberId, acceptor: Side, piece: int = 1 << 20) -> str | None:
+    """Ask who listens, and return the outcome."""
+    outcomes: list[str | None] = []
+    one, other = Wire(), Wire()
+    accepted = acceptor.peers.accept(other)
+    membership = Membership(7, {"n0": "h:1", me.id: "h:2"})
+    session = IntroductionProbe(one, me, named, bytes(CHALLENGE_SIZE), membership, outcomes.append)
+    for _ in range(4):
+        for wire, heard in ((other, session), (one, accepted)):
+            data = wire.take()
+            for start in range(0, len(data), piece):
+                heard.receive(data[start : start + piece])
+    accepted.closed()
+    session.closed()
+    (outcome,) = outcomes
+    assert one.is_closed and not session.has_backlog
+    return outcome
+
+
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+def test_a_new_member_that_is_asked_who_it_is_says_so_and_no_link_is_left(piece: int) -> None:
+    new = Side(member(3), others=("n1",))
+    assert asked(ME, "n3", new, piece) is None
+    assert new.peers.link("n1", Link.CONTROL) is None
+    assert asked(changed(ME, secret="s"), "n3", Side(changed(member(3), secret="s"))) is None
+
+
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        (member(0), "here is n0 of group g in cluster c, and not n3"),
+        (changed(member(3), group="other"), "here is n3 of group other in cluster c, and not group g"),
+        (changed(member(3), cluster="other"), "in cluster other"),
+        (ME, "n1 is this member itself"),
+        (changed(member(3), segment_size=1 << 16), "mappedFileSizeCommitLog"),
+        (changed(member(3), secret="s"), "has a ropewalkSecret"),
+    ],
+)
+def test_another_process_that_is_asked_who_it_is_is_named_in_words(there: Identity, words: str) -> None:
+    assert words in (asked(ME, "n3", Side(there, others=("n1",))) or "")
+
+
+def test_a_process_that_is_no_member_is_told_apart_from_one() -> None:
+    outcomes: list[str | None] = []
+    session = IntroductionProbe(Wire(), ME, "n3", bytes(CHALLENGE_SIZE), Membership(-1, {}), outcomes.append)
+    session.receive(b"HTTP/1.1 400 Bad Request\r\n")
+    session.closed()
+    IntroductionProbe(Wire(), ME, "n3", bytes(CHALLENGE_SIZE), Membership(-1, {}), outcomes.append).closed()
+    first, second = outcomes
+    assert "no member of a DLedger group" in (first or "") and "without a word" in (second or "")

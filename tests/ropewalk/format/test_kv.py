@@ -27,6 +27,7 @@ from ropewalk.format.kv.commands import (
     encode_command,
     encode_found,
     encode_outcome,
+    encode_write,
 )
 from ropewalk.format.kv.entry import encode_body, entry_size, read_entry
 from ropewalk.format.kv.items import (
@@ -46,6 +47,8 @@ from ropewalk.format.kv.items import (
     ReleaseLock,
     RenewLock,
     Swapped,
+    decode_operations,
+    encode_items,
     refusal_of,
 )
 
@@ -196,6 +199,21 @@ def test_an_entry_without_a_checksum_is_held_against_that_of_its_command() -> No
     assert read_entry(bytes(data), 0, 700) == (5, 2, len(ENTRY), encode_command(WRITE))
     data[-30] ^= 1
     assert read_entry(bytes(data), 0, 700) is None
+
+
+@given(st.lists(OPERATIONS, max_size=4), st.integers(0, 200), st.integers(0, 255))
+def test_operations_that_can_be_read_have_no_other_bytes(
+    operations: list[Operation], at: int, value: int
+) -> None:
+    """A leader writes the operations of a request as they came: all members have to read the same of them."""
+    data = bytearray(encode_items(operations))
+    data[at % len(data)] = value
+    with contextlib.suppress(CorruptRecord):
+        assert encode_items(decode_operations(bytes(data))) == data
+
+
+def test_a_write_is_the_same_with_its_operations_as_they_came() -> None:
+    assert encode_write(WRITE, encode_items(WRITE.operations)) == encode_command(WRITE)
 
 
 def test_the_entry_of_a_configuration_opens_a_term_for_the_machine() -> None:

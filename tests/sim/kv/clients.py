@@ -65,6 +65,11 @@ class KvClient(Client):
         self._held: tuple[bytes, int] | None = None
         """The lock that it was granted last, and its token."""
 
+    @property
+    def waits(self) -> bool:
+        """Return whether a call is under way, or is to be tried again."""
+        return super().waits or bool(self._sent)
+
     def _go_on(self) -> None:
         world = self._kv
         if world.quiet and not self._sent:

@@ -35,6 +35,7 @@ class Client:
     has_backlog = False
 
     def __init__(self, world: World, number: int) -> None:
+        world.callers.append(self)
         self.name = f"client {number}"
         self._world = world
         self._is_loyal = number == 0
@@ -47,6 +48,11 @@ class Client:
         self._hear: Callable[[Command | None], None] | None = None
         """Takes the answer to the call that is under way, or None where none will come."""
         self._soon()
+
+    @property
+    def waits(self) -> bool:
+        """Return whether a call is under way."""
+        return self._hear is not None
 
     def _soon(self) -> None:
         chance = self._world.chance

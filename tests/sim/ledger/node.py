@@ -30,7 +30,14 @@ __all__ = ["Broken", "LedgerNode"]
 
 RAFT_PORT = 40911
 SIZE = 3
-PEERS = ";".join(f"n{number}-10.0.0.{number + 1}:{RAFT_PORT}" for number in range(SIZE))
+
+
+def peers_of(number: int) -> str:
+    """Return `dLegerPeers` of a member: those that the group begins with, and a later one itself."""
+    ids = sorted({*range(SIZE), number})
+    return ";".join(f"n{each}-10.0.0.{each + 1}:{RAFT_PORT}" for each in ids)
+
+
 TICK_S = 0.03
 
 
@@ -52,7 +59,7 @@ def _config(number: int, settings: tuple[tuple[str, str], ...]) -> BrokerConfig:
             "bindAddress": "0.0.0.0",
             "namesrvAddr": "10.0.0.9:9876",
             "enableDLegerCommitLog": "true",
-            "dLegerPeers": PEERS,
+            "dLegerPeers": peers_of(number),
             "dLegerSelfId": f"n{number}",
             "storePathRootDir": f"/sim/{number}",
         },
@@ -72,6 +79,7 @@ class LedgerNode(Machine):
         """Of its monotonic clock."""
         self._asleep_until = 0.0
         self._has_turn = False
+        self._dialed: set[MemberId] = set()
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -107,10 +115,8 @@ class LedgerNode(Machine):
             CURRENT.reset(token)
         self.alive = True
         self.world.log(self, "starts")
-        peers = self.member.ledger.peers
-        for peer in peers.dialed_members:
-            for kind in Link:
-                self._dial(peer, kind)
+        self._dialed = set()
+        self._dial_members()
         self._later(self.world.chance.uniform(0, 0.1), self._tick)
         self._later(self.world.chance.uniform(0, TICK_S), partial(self._tell_time, self.world.events.now))
         self._later(2, self._save_now_and_then)
@@ -223,25 +229,39 @@ class LedgerNode(Machine):
             late = int((now - due) * 1000 * self.rate)
             for ledger in self._ledgers():
                 self._guarded(partial(ledger.tick, late))
+            if self.alive:
+                self._dial_members()
             self._later(TICK_S, partial(self._tell_time, now + TICK_S))
 
     def _ledgers(self) -> list[LedgerShell]:
         return [self.member.ledger]
 
+    def _dial_members(self) -> None:
+        """Dial members that are to be dialed, and have not been yet."""
+        for peer in self.member.ledger.peers.dialed_members:
+            if peer not in self._dialed:
+                self._dialed.add(peer)
+                for kind in Link:
+                    self._dial(peer, kind)
+
     def _dial(self, peer: MemberId, kind: Link) -> None:
         if not self._when_awake(lambda: self._dial(peer, kind)):
+            return
+        peers = self.member.ledger.peers
+        if peer not in peers.members:
+            self._dialed.discard(peer)
             return
 
         def again() -> None:
             self._later(self.world.chance.uniform(0.02, 0.1), lambda: self._dial(peer, kind))
 
         try:
-            host, _, port = self.member.ledger.addresses[peer].rpartition(":")
+            host, _, port = peers.book.address(peer).rpartition(":")
             end = self.net.connect(self.ip, self, (host, int(port)))
-        except OSError:
+        except (OSError, ValueError):  # it is not reached, or its address is not known
             again()
             return
-        end.session = self.member.ledger.peers.dialed(cast(Any, end), peer, kind, again)
+        end.session = peers.dialed(cast(Any, end), peer, kind, again)
 
     def accept(self, end: End) -> None:
         """Make the session of a connection that came in."""

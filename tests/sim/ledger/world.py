@@ -42,7 +42,7 @@ __all__ = ["START_MS", "Broken", "World", "live", "run"]
 START_MS = 1_700_000_000_000
 REST_S = 20.0
 """How long the group may take to come to rest when nothing disturbs it any more."""
-LOOK_S = 0.02
+LOOK_S = 0.04
 SETTLE_S = 0.2
 """More than offsets of consumers wait to be logged."""
 
@@ -69,6 +69,8 @@ class World:
         self.messages: dict[int, bytes] = {}
         """By place, queue id and offset in one number: the body of each message that was answered 0."""
         self._number = 0
+        self.callers: list[Client] = []
+        """All clients: each adds itself."""
         self.elected: dict[int, str] = {}
         """By term: who was elected in it."""
         settings = {
@@ -149,7 +151,10 @@ class World:
 
     def _calm(self) -> None:
         """Wait for calls under way, and what they leave to log."""
-        self.events.run_until(self.events.now + PATIENCE_S + SETTLE_S)
+        until = self.events.now + PATIENCE_S
+        while self.events.now < until and any(client.waits for client in self.callers):
+            self.events.run_until(self.events.now + 0.05)
+        self.events.run_until(self.events.now + SETTLE_S)
 
     def _make_nodes(self, settings: dict[str, str]) -> Sequence[LedgerNode]:
         return [LedgerNode(self, number, settings) for number in range(SIZE)]

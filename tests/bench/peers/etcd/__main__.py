@@ -1,10 +1,14 @@
 """The key-value store beside etcd: three members each on this machine, both synced, one after the other.
 
-    python -m tests.bench.peers.etcd [--count 30000] [--rounds 1] [--client-only] [--json]
+    python -m tests.bench.peers.etcd [--count 30000] [--rounds 1] [--client-only] [--json]     about six minutes
 
 etcd is Debian's package (`apt-get install etcd-server`), its load a Go program (`load/`), sixty-four goroutines over
 one client; ours is sixty-four frames in flight over one connection, made before the clock starts. Both ask the leader.
-Values have 128 bytes, keys are ten thousand. The second table is `AsyncKv`: so many tasks, with and without batching.
+Values have 128 bytes, keys are ten thousand.
+
+The second table is `AsyncKv`, a client that so many tasks share. With client batching, what they ask together leaves in
+one request. Its last rows are reads without read batching: each request begins a round of heartbeats of its own
+(`lone_reads`), where else those of a moment share one.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import shutil
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections import deque
@@ -40,6 +45,8 @@ from tests.support.waiting import until
 IN_FLIGHT, BATCH, KEYS = 64, 100, 10_000
 VALUE = b"x" * 128
 SOURCES = Path(__file__).with_name("load")
+LONE_READS = (sys.executable, "-m", "tests.bench.peers.etcd.lone_reads")
+LONE = ", a round each"
 
 
 class Figure(NamedTuple):
@@ -84,10 +91,10 @@ def main() -> None:
                 f"{row:28} {theirs.rate if theirs else 0:10,.0f} {ours.rate:10,.0f} {ratio:>7} {medians:>14}"
             )
         print()
-    print(f"{'AsyncKv':28} {'alone':>10} {'batches':>10}")
-    for row in sorted({name.rsplit(",", 1)[0] for name in told["client"]}):
-        alone, together = (told["client"][f"{row},{each}"] for each in ("alone", "batches"))
-        print(f"{row:28} {alone.rate:10,.0f} {together.rate:10,.0f}")
+    print(f"{'AsyncKv, client batching:':40} {'off':>10} {'on':>10} {'ratio':>7}")
+    for row in dict.fromkeys(name.rsplit(",", 1)[0] for name in told["client"]):
+        alone, together = (told["client"][f"{row},{each}"].rate for each in ("off", "on"))
+        print(f"{row:40} {alone:10,.0f} {together:10,.0f} {together / alone:6.1f}x")
 
 
 def middle(rounds: Sequence[Figures]) -> Figures:
@@ -201,11 +208,13 @@ def of_ropewalk(root: Path, count: int) -> Figures:
 
 
 @contextmanager
-def kv_group(root: Path, *, lease: bool = False) -> Iterator[tuple[str, str]]:
+def kv_group(
+    root: Path, *, lease: bool = False, command: Sequence[str] | None = None
+) -> Iterator[tuple[str, str]]:
     """Run three members; yield the name server's address, and the address of the region's leader."""
     root.mkdir(parents=True)
     settings: dict[str, str | int] = {"ropewalkKvRegions": 1, "raftLeaseReads": str(lease).lower()}
-    with LedgerGroup(root, settings=settings) as group, Kv(group.name_server) as kv:
+    with LedgerGroup(root, settings=settings, command=command) as group, Kv(group.name_server) as kv:
         until(
             lambda: any(each.values["leads"] for each in kv.status()), "the region has a leader", pause_s=0.1
         )
@@ -299,13 +308,17 @@ def check(answer: Command, is_write: bool) -> None:
 
 
 def of_client(root: Path, count: int) -> Figures:
-    with kv_group(root) as (name_server, _leader):
-        return {
-            f"{kind}s of {tasks} tasks,{name}": trio.run(by_tasks, name_server, kind, tasks, count, batching)
-            for kind in ("put", "get")
-            for tasks in (1, 64, 256)
-            for batching, name in ((False, "alone"), (True, "batches"))
-        }
+    found: Figures = {}
+    for kinds, command, name in ((("put", "get"), None, ""), (("get",), LONE_READS, LONE)):
+        with kv_group(root / str(len(kinds)), command=command) as (name_server, leader):
+            Load(leader).puts(KEYS, IN_FLIGHT, 1)
+            for kind in kinds:
+                for tasks in (1, 64, 256):
+                    row = f"{kind}s of {tasks} tasks{name}"
+                    for together in (False, True):
+                        figure = trio.run(by_tasks, name_server, kind, tasks, count, together)
+                        found[f"{row},{'on' if together else 'off'}"] = figure
+    return found
 
 
 async def by_tasks(name_server: str, kind: str, tasks: int, count: int, batching: bool) -> Figure:
