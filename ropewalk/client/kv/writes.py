@@ -102,6 +102,7 @@ class SessionWrites(RegionRequests):
     ) -> Steps[tuple[Route, tuple[Result, ...]] | None]:
         """Send a write until its outcome is known; None if it has to be sent in another session."""
         sent: tuple[Route, bytes] | None = None
+        newest = 0
         while True:
             with trial.attempt():
                 routes = yield from self._known_routes()
@@ -117,6 +118,7 @@ class SessionWrites(RegionRequests):
                     sent = route, body
                 # Else keys were parted by a cut: the region that had all of them tells what became of the write.
                 asked, body = sent
+                newest = max(newest, asked.epoch)
                 header = KvWriteHeader(
                     asked.id, asked.epoch, session=session.id, seq=seq, lowest=min(session.unanswered)
                 )
@@ -124,7 +126,9 @@ class SessionWrites(RegionRequests):
                 try:
                     outcome = yield from self._at_leader(routes, asked.id, asked.epoch, command, trial)
                 except Moved as exc:
-                    trial.in_doubt = trial.in_doubt and not exc.is_final
+                    # Members that are behind may have told of an older cut since: that its epoch is over says nothing
+                    # of an attempt that was routed by the newer one.
+                    trial.in_doubt = trial.in_doubt and not (exc.is_final and asked.epoch == newest)
                     raise
                 if outcome.status is Status.OK:
                     return asked, outcome.results

@@ -156,6 +156,25 @@ def test_another_epoch_has_the_client_look_for_the_regions_and_send_the_same_wri
     assert len(set(store.numbers)) == 1
 
 
+def test_a_write_in_doubt_stays_so_where_it_is_refused_by_a_cut_older_than_one_it_was_sent_by() -> None:
+    """Members that are behind told of the older cut; that its epoch is over says nothing of the attempts before."""
+
+    def fall_behind(address: str, request: Command) -> RopewalkError:
+        store.epoch = 1
+        return lost(address, request)
+
+    def moved(address: str, request: Command) -> Command:
+        region = {"id": 0, "start": "", "end": "", "epoch": 2, "leader": ""}
+        answer = outcome(request, Status.WRONG_EPOCH)
+        answer.ext["regions"] = json.dumps({"regions": [region]})
+        return answer
+
+    store = Store(fall_behind, lost, lost, moved, refused(NOT_LEADER), epoch=2)
+    with pytest.raises(OutcomeUnknown):
+        store.script.hold(store.core.put("k", "v"))
+    assert [each.ext["epoch"] for _address, each in store.asked][:5] == ["2", "2", "2", "1", "2"]
+
+
 def test_a_guarded_write_carries_the_token_and_is_fenced_without_another_attempt() -> None:
     store = Store(says(Status.FENCED))
     with pytest.raises(Fenced):
