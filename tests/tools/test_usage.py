@@ -51,3 +51,45 @@ def test_a_wrong_value_is_told_as_before(ropewalk: RunCommand) -> None:
     assert (
         ended.status == 2 and "form is" not in ended.errors and "Invalid value for '--queue'" in ended.errors
     )
+
+
+@pytest.mark.parametrize("seconds", ["inf", "nan", "1e300"])
+@pytest.mark.parametrize(
+    "words", ["kv get a --timeout", "pull demo --timeout", "admin topic list --timeout", "kv lock --lease"]
+)
+def test_seconds_that_never_pass_are_a_mistake_in_the_call(
+    ropewalk: RunCommand, words: str, seconds: str
+) -> None:
+    ended = ropewalk(*words.split(), seconds, *(("name", "true") if "lock" in words else ()))
+    assert ended.status == 2 and "Traceback" not in ended.errors
+    assert "Invalid value for '--" in ended.errors
+
+
+@pytest.mark.parametrize("words", [["kv", "put", "", "x"], ["kv", "get", "k" * 5000]])
+def test_a_key_that_is_none_is_told_without_a_doubt_about_the_server(
+    ropewalk: RunCommand, words: list[str]
+) -> None:
+    ended = ropewalk(*words)
+    assert ended.status == 1 and "a key has 1 to 4096 bytes" in ended.errors
+    assert "this really" not in ended.errors
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "kv put \udcff\udcfe x",
+        "kv put x \udcff",
+        "kv lock \udcff true",
+        "produce demo --tag \udcff x",
+        "produce demo --keys \udcff x",
+        "produce demo --property a=\udcff x",
+        "produce \udcff x",
+        "consume \udcff --count 1",
+        "pull \udcff",
+        "admin topic show \udcff",
+    ],
+)
+def test_words_that_are_no_utf_8_are_refused_in_words(ropewalk: RunCommand, words: str) -> None:
+    ended = ropewalk(*words.split(" "))
+    assert ended.status in (1, 2) and "Traceback" not in ended.errors
+    assert "this really" not in ended.errors

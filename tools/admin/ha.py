@@ -39,6 +39,7 @@ from tools.common.options import (
     Json,
     NameServers,
     Timeout,
+    check_seconds,
     complete_broker,
 )
 from tools.common.output import UsageError, counted, note, print_json
@@ -230,7 +231,12 @@ def switch(
     target: Target = "",
     wait: Annotated[
         float,
-        typer.Option("--wait", min=0.1, help="Seconds that the slave may take to reach the master's end."),
+        typer.Option(
+            "--wait",
+            min=0.1,
+            callback=check_seconds,
+            help="Seconds that the slave may take to reach the master's end.",
+        ),
     ] = 10.0,
     name_server: NameServers = DEFAULT_NAME_SERVER,
     timeout: Timeout = TIMEOUT_S,
@@ -404,7 +410,8 @@ class Watcher:
 def watch(
     broker: SomeBroker = None,
     after: Annotated[
-        float, typer.Option("--after", min=0.1, help="Seconds that a master may be silent.")
+        float,
+        typer.Option("--after", min=0.1, callback=check_seconds, help="Seconds that a master may be silent."),
     ] = 1.0,
     name_server: NameServers = DEFAULT_NAME_SERVER,
     timeout: Timeout = TIMEOUT_S,

@@ -16,10 +16,13 @@ from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.names import RETRY_PREFIX
 from tools.admin.base import Moment, Sheet, tell_skipped
 from tools.common.interrupts import Interrupts
+from tools.common.options import check_seconds
 from tools.common.output import INTERRUPTED, fit_table, note, print_json, row_lines
 
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Draw it again and again, until Ctrl-C.")]
-Interval = Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two drawings.")]
+Interval = Annotated[
+    float, typer.Option("--interval", min=0.1, callback=check_seconds, help="Seconds between two drawings.")
+]
 Drawings = Annotated[
     int | None, typer.Option("--count", min=1, help="With --watch: stop after so many drawings.")
 ]

@@ -36,6 +36,7 @@ from tools.bench.spec import (
     Spec,
 )
 from tools.common.interrupts import Interrupts
+from tools.common.options import check_seconds
 from tools.common.output import (
     INTERRUPTED,
     UsageError,
@@ -73,9 +74,13 @@ Queues = Annotated[int, typer.Option(min=1, help="Queues to spread the messages 
 Connections = Annotated[int, typer.Option("--connections", "-c", min=1, help="TCP connections.")]
 BodySize = Annotated[int, typer.Option(min=1, help="Bytes of a message body.")]
 Binary = Annotated[bool, typer.Option("--binary", help="Headers in RocketMQ's binary form instead of JSON.")]
-WarmUp = Annotated[float, typer.Option(min=0, help="Seconds of load before measuring starts.")]
-Duration = Annotated[float, typer.Option(min=0.1, help="Seconds to measure.")]
-ReplyTimeout = Annotated[float, typer.Option(min=0.1, help="Seconds of silence that end the load.")]
+WarmUp = Annotated[
+    float, typer.Option(min=0, callback=check_seconds, help="Seconds of load before measuring starts.")
+]
+Duration = Annotated[float, typer.Option(min=0.1, callback=check_seconds, help="Seconds to measure.")]
+ReplyTimeout = Annotated[
+    float, typer.Option(min=0.1, callback=check_seconds, help="Seconds of silence that end the load.")
+]
 ServerPid = Annotated[
     int | None,
     typer.Option(help="Process to take CPU and memory from; found by its port when on this machine."),

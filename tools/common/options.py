@@ -21,6 +21,7 @@ __all__ = [
     "Json",
     "NameServers",
     "Timeout",
+    "check_seconds",
     "complete_broker",
     "complete_cluster",
     "complete_group",
@@ -41,8 +42,25 @@ NameServers = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+SECONDS_MAX = 1_000_000.0
+"""As long as systems wait that count milliseconds in 31 bits, and a round number."""
+
+
+def check_seconds(value: float) -> float:
+    """Return the value of an option in seconds. Raises `BadParameter` for no number, and for more than can pass."""
+    if not value <= SECONDS_MAX:
+        raise typer.BadParameter(f"{value} is no number of seconds up to {SECONDS_MAX:.0f}")
+    return value
+
+
 Timeout = Annotated[
-    float, typer.Option("--timeout", min=0.001, help="Seconds to wait for a connection or an answer.")
+    float,
+    typer.Option(
+        "--timeout",
+        min=0.001,
+        callback=check_seconds,
+        help="Seconds to wait for a connection or an answer.",
+    ),
 ]
 
 

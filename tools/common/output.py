@@ -29,7 +29,7 @@ from ropewalk.client.core.addresses import BadAddress
 from ropewalk.client.core.connection import NoMaster, Unreachable
 from ropewalk.client.core.routes import NOBODY_CREATES_IT
 from ropewalk.codes import ResponseCode
-from ropewalk.errors import OutcomeUnknown, ProtocolError, RopewalkError, TryElsewhere, TryLater
+from ropewalk.errors import OutcomeUnknown, RemoteProtocolError, RopewalkError, TryElsewhere, TryLater
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -307,7 +307,7 @@ def hint_for(exc: RopewalkError) -> str | None:
         return "the broker is busy: try again in a moment"
     if isinstance(exc, TryElsewhere):
         return "this broker cannot serve the request at the moment; its log says why"
-    if isinstance(exc, ProtocolError):
+    if isinstance(exc, RemoteProtocolError):
         return "is this really a RocketMQ-compatible name server or broker?"
     return None
 

@@ -18,6 +18,7 @@ import typer
 
 from ropewalk.client.core.addresses import parse_address
 from tools.admin.base import confirm
+from tools.common.options import check_seconds
 from tools.common.output import (
     FAILED,
     INTERRUPTED,
@@ -90,7 +91,9 @@ def run(
             help="How the group finds its master: by an order (master-slave) or an election (dledger)."
         ),
     ] = MODES[0],
-    seconds: Annotated[float, typer.Option(min=1.0, help="How long the load lasts.")] = 12.0,
+    seconds: Annotated[
+        float, typer.Option(min=1.0, callback=check_seconds, help="How long the load lasts.")
+    ] = 12.0,
     rate: Annotated[float, typer.Option(min=1.0, help="Messages a second to send.")] = 300.0,
     body_size: Annotated[int, typer.Option(min=1, max=1_000_000, help="Bytes of a message body.")] = 256,
     settings: Annotated[

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
-from tools.common.options import Json, NameServers, Timeout, complete_broker
+from tools.common.options import Json, NameServers, Timeout, check_seconds, complete_broker
 from tools.common.output import FAILED, OK, UsageError, expected_errors, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -174,12 +174,20 @@ def lock(
     lease: Annotated[
         float,
         typer.Option(
-            "--lease", min=0.1, help="Seconds after which the lock is free if this process is gone."
+            "--lease",
+            min=0.1,
+            callback=check_seconds,
+            help="Seconds after which the lock is free if this process is gone.",
         ),
     ] = 10.0,
     wait: Annotated[
         float,
-        typer.Option("--wait", min=0.0, help="Seconds to wait for the lock while somebody else has it."),
+        typer.Option(
+            "--wait",
+            min=0.0,
+            callback=check_seconds,
+            help="Seconds to wait for the lock while somebody else has it.",
+        ),
     ] = 0.0,
     broker: Group = None,
     name_server: NameServers = DEFAULT_NAME_SERVER,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tools.common.options import check_seconds
 from tools.common.output import UsageError, note
 from tools.pipeline.base import (
     BrokerName,
@@ -242,7 +243,10 @@ def export(
         ),
     ] = "128m",
     interval: Annotated[
-        float, typer.Option("--interval", min=0.1, help="With stream: seconds between two looks.")
+        float,
+        typer.Option(
+            "--interval", min=0.1, callback=check_seconds, help="With stream: seconds between two looks."
+        ),
     ] = 5.0,
     engine: Annotated[
         str,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ropewalk.client.kv.routes import Route
 from ropewalk.errors import LocalProtocolError
 from ropewalk.format.kv.items import (
+    LEASE_MS_MAX,
     ComparePut,
     Count,
     Delete,
@@ -81,9 +82,12 @@ def counted(result: Result) -> int:
 
 
 def as_bytes(name: str, value: Text) -> bytes:
-    """Return text or bytes as bytes. Raises `TypeError`."""
+    """Return text or bytes as bytes. Raises `TypeError`, and `LocalProtocolError` for text with lone surrogates."""
     if isinstance(value, str):
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError as exc:
+            raise LocalProtocolError(f"{name} is text that UTF-8 cannot carry: {exc}") from exc
     if not isinstance(value, bytes):
         raise TypeError(f"{name} is text or bytes, and not {value!r}")
     return value
@@ -98,5 +102,7 @@ def checked_key(value: Text) -> bytes:
 
 
 def milliseconds(seconds: float) -> int:
-    """Return a lease in milliseconds, one at least."""
+    """Return a lease in milliseconds, one at least. Raises `LocalProtocolError` for one that no store grants."""
+    if not seconds * 1000 <= LEASE_MS_MAX:
+        raise LocalProtocolError(f"a lease lasts at most {LEASE_MS_MAX // 1000} s, and not {seconds:g}")
     return max(int(seconds * 1000), 1)
