@@ -47,6 +47,20 @@ class RegionMembers:
         self._told_at: dict[int, int] = {}
         """When a region's leader was told last, by the number of the region."""
 
+    @property
+    def is_removed(self) -> bool:
+        """Return True if this member is none of the group any more, by the newest configuration in its log."""
+        shared = self._shared
+        return shared.configurations.newest is not None and shared.me.id not in shared.config.members
+
+    def identity(self) -> dict[str, object]:
+        """Return this member's id and, if it knows them for good, the members of the group, and since which entry."""
+        settled = self._shared.settled
+        told: dict[str, object] = {"member": self._shared.me.id}
+        if settled is not None:
+            told |= {"index": settled[0], "members": config_of(settled[1]).members}
+        return told
+
     def begin(self, region: KvRegion) -> None:
         """Begin with the first members of a region, if they are known, and its log has not named any."""
         base = self._base(region)

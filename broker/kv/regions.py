@@ -302,6 +302,15 @@ class KvRegions:
         unopened = {machine.region.id for _parent, _index, machine in self._born}
         return sorted({*self._members.behind, *self._awaiting, *unopened - self._regions.keys()})
 
+    @property
+    def is_removed(self) -> bool:
+        """Return True if this member is none of the group any more, as far as it knows."""
+        return self._members.is_removed
+
+    def identity(self) -> dict[str, object]:
+        """Return who this member is, and who the members of the group are."""
+        return self._members.identity()
+
     def table(self) -> list[dict[str, object]]:
         """Return the regions as this member has applied their cuts, and where the leader of each is.
 

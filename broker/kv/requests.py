@@ -56,6 +56,9 @@ _WRONG_EPOCH: Final = Outcome(Status.WRONG_EPOCH)
 _NO_KV: Final = (
     "this broker serves no key-value store; members of a DLedger group do, each with ropewalkKvRegions"
 )
+_REMOVED: Final = (
+    "this member is none of the group any more, and hears of nothing new: ask another, and stop this one"
+)
 _UNKNOWN: Final = (
     "TERM_CHANGED: this member does not lead the region any more; it is unknown whether the write will be kept. Send "
     "it again under the same session and number"
@@ -211,7 +214,10 @@ class KvRequests:
             else:
                 _answer(session, request, encode_found(Status.OK, found))
 
-        region = self._own().get(header.region)
+        own = self._own()
+        if header.unsafe and own.is_removed:
+            raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, _REMOVED)
+        region = own.get(header.region)
         if header.unsafe or region is None:
             answer()
             return
@@ -244,7 +250,7 @@ class KvRequests:
         _answer(session, request, msgspec.json.encode(document))
 
     def _table(self) -> bytes:
-        return msgspec.json.encode({"regions": self._own().table()})
+        return msgspec.json.encode({"regions": self._own().table(), **self._own().identity()})
 
     # -- which one -----------------------------------------------------------------------------------
 

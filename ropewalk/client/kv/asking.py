@@ -7,7 +7,7 @@ will be. A leader that is gone, or leads no more, is followed by the one that it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -168,10 +168,13 @@ class RegionRequests(ClusterSteps):
             raise Rejected(
                 f"several groups have a key-value store, name one by broker=: {', '.join(sorted(groups))}"
             )
+        told = [(member, document_in(answer)) for member, answer in answers]
+        removed = {member.address for member, document in told if _is_removed(document, told)}
+        serving -= removed
         group = sorted({each.address for each in members if each.broker_name in groups} & serving)
         routes = Routes(tuple(group))
-        for _member, answer in answers:
-            routes.learn(document_in(answer).get("regions") or ())
+        for _member, document in told:
+            routes.learn(document.get("regions") or ())
         return routes
 
     def status(self) -> Steps[tuple[KvStatus, ...]]:
@@ -191,6 +194,13 @@ def decoded(decode: Callable[[bytes], T], answer: Command) -> T:
         return decode(answer.body)
     except CorruptRecord as exc:
         raise RemoteProtocolError(str(exc)) from exc
+
+
+def _is_removed(document: Mapping[str, Any], told: Iterable[tuple[object, Mapping[str, Any]]]) -> bool:
+    """Return whether the newest members that anybody told of lack the one who told `document`."""
+    known = [each for _member, each in told if "members" in each]
+    newest = max(known, key=lambda each: int(each["index"]), default=None)
+    return newest is not None and "member" in document and document["member"] not in newest["members"]
 
 
 def _regions_in(answer: Command) -> Sequence[Mapping[str, Any]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from broker.kv import snapshots
 from broker.kv.snapshots import Limits
 from ha.raft.types import UNKNOWN
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.format.kv.items import Put
+from ropewalk.format.kv.items import Put, encode_values
 from ropewalk.format.remoting import Command
 from store import region_store
 from tests.broker.kv.members import KvGroup, Session, get, region, regions, write_patiently
@@ -103,6 +104,15 @@ def test_a_member_that_leads_regions_is_removed_and_they_go_on_without_it(tmp_pa
         group.until(
             lambda: any(each.leads and not regions(each).behind for each in others), "all have followed"
         )
+        group.until(lambda: regions(removed).is_removed, "it has heard that it is removed")
+        stale = removed.connect().call(
+            RequestCode.ROPEWALK_KV_GET, {"region": 1, "epoch": 1, "unsafe": True}, encode_values([b"k"])
+        )
+        assert stale.code == ResponseCode.SERVICE_NOT_AVAILABLE and "none of the group any more" in (
+            stale.remark or ""
+        )
+        told = msgspec.json.decode(others[0].connect().call(RequestCode.ROPEWALK_KV_REGIONS).body)
+        assert told["members"] == sorted(each.id for each in others)
         group.stop(int(removed.id[1:]))
         for id, key in enumerate((b"a", b"k", b"z")):
             put(group, key, b"2", id)

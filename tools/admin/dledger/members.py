@@ -19,6 +19,7 @@ from ropewalk.client.blocking.admin import Admin
 from ropewalk.errors import Rejected
 from tools.admin.base import Yes, command, confirm
 from tools.admin.dledger.group import SomeBroker, app, one_group
+from tools.common.options import check_seconds
 from tools.common.output import UsageError, note, print_json
 
 __all__ = ["app", "split_member"]
@@ -31,7 +32,13 @@ NewMember = Annotated[
 ]
 MemberId = Annotated[str, typer.Argument(metavar="ID", help="A member, e.g. n2.")]
 Wait = Annotated[
-    float, typer.Option("--wait", min=1, help="Seconds that may pass without progress of the new member.")
+    float,
+    typer.Option(
+        "--wait",
+        min=1,
+        callback=check_seconds,
+        help="Seconds that may pass without progress of the new member.",
+    ),
 ]
 
 
@@ -106,6 +113,8 @@ def remove(admin: Admin, member: MemberId, broker: SomeBroker = None, *, as_json
     name, _found = one_group(admin, broker)
     members = admin.change_members(name, "remove", member)
     _show(name, f"{member} is removed", members, as_json=as_json)
+    if not as_json:
+        print(f"stop the process of {member}, if it still runs: it hears of nothing new")
 
 
 @command(app, "force")

@@ -45,6 +45,8 @@ class Store:
         self.looks = 0
         self.without: tuple[str, ...] = ()
         """Members that serve no region."""
+        self.configurations: dict[str, tuple[str, int, str]] = {}
+        """Of each member that tells it: its id, and the members since which entry."""
         self.asked: list[tuple[str, Command]] = []
         self._writes = list(writes)
         self.script = Script(self.answer)
@@ -59,7 +61,11 @@ class Store:
             case RequestCode.ROPEWALK_KV_REGIONS:
                 self.looks += 1
                 region = {"id": 0, "start": "", "end": "", "epoch": self.epoch, "leader": self.leader}
-                return request.reply(ResponseCode.SUCCESS, body=json.dumps({"regions": [region]}).encode())
+                document: dict[str, object] = {"regions": [region]}
+                if address in self.configurations:
+                    id, index, members = self.configurations[address]
+                    document |= {"member": id, "index": index, "members": members.split()}
+                return request.reply(ResponseCode.SUCCESS, body=json.dumps(document).encode())
             case RequestCode.ROPEWALK_KV_SESSION:
                 self.sessions += 1
                 return outcome(request, Status.OK, Count(self.sessions))
@@ -300,3 +306,25 @@ def test_values_too_large_for_one_answer_are_read_one_by_one() -> None:
 
     store = Store(large)
     assert store.script.hold(store.core.read_each([b"a", b"b", b"a"])) == [b"va", b"vb", b"va"]
+
+
+def test_a_member_that_the_group_has_left_out_is_not_read_from_although_it_answers() -> None:
+    store = Store(
+        lambda address, request: request.reply(ResponseCode.SUCCESS, body=encode_found(Status.OK, [b"v"]))
+    )
+    store.configurations = {
+        "a:1": ("n0", 9, "n0 n1"),
+        "b:1": ("n1", 9, "n0 n1"),
+        "c:1": ("n2", 4, "n0 n1 n2"),
+    }
+    store.core = KvCore("ns:9876", clock=store.script.clock, timeout_s=10.0, broker=None, start=2)
+    for _ in range(3):
+        assert store.script.hold(store.core.get("k", unsafe=True)) == b"v"
+        store.core._reader += 1
+    assert {address for address, _ in store.asked} == {"a:1", "b:1"}
+
+
+def test_a_lease_that_no_store_grants_is_refused_with_a_number_that_can_be_read() -> None:
+    store = Store(ok)
+    with pytest.raises(LocalProtocolError, match=r"^a lease lasts at most 86400 s, and not 1e\+300$"):
+        store.script.hold(store.core.acquire("lock", lease=1e300))
