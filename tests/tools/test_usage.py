@@ -70,7 +70,7 @@ def test_a_key_that_is_none_is_told_without_a_doubt_about_the_server(
     ropewalk: RunCommand, words: list[str]
 ) -> None:
     ended = ropewalk(*words)
-    assert ended.status == 1 and "a key has 1 to 4096 bytes" in ended.errors
+    assert ended.status == 2 and "a key has 1 to 4096 bytes" in ended.errors
     assert "this really" not in ended.errors
 
 
