@@ -25,7 +25,7 @@ def term_body(term: int) -> bytes:
 class Region:
     """A region's store that leads by itself, and the commands that were applied."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, segment_size: int | None = SEGMENT) -> None:
         self.applied: list[tuple[int, int, bytes]] = []
         self.completions = Completions(lambda: None)
         self.store = RegionStore(
@@ -34,7 +34,7 @@ class Region:
             self.completions,
             lambda *entry: self.applied.append(entry),
             lambda body: body,
-            SEGMENT,
+            segment_size,
         )
         self.findings = self.store.open()
 
