@@ -74,7 +74,7 @@ class RegionStore:
         """`complete` returns the body of a configuration's record with what a region's has besides."""
         segment_size = segment_size or SEGMENT_SIZE
         self.log = CommitLog(root / "data", segment_size, disk, ENTRY)
-        self.entries = EntryLog(root, root / "notes", root / "tails", self.log, disk)
+        self.entries = EntryLog(root, root / "notes", root / "tails", self.log, disk, "ropewalk kv status")
         self.full: str | None = None
         """Why nothing can be appended at the moment."""
         self._root = root

@@ -155,6 +155,8 @@ class KvRegion:
         """
         context, disk = self._context, self._context.disk
         if disk.exists(self._marker) and not disk.exists(self._root / "currterm"):
+            if disk.names(self._root / "data"):
+                raise self._store.entries.refuse_without_ballot()
             raise StoreDamaged(
                 f"{self._root} is gone, where this member had a log of the key-value store: without it the member "
                 f"could vote for a leader that lacks what it had confirmed. Put it back, or {REFILL}"

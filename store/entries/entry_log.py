@@ -102,8 +102,19 @@ class _Cut(NamedTuple):
 class EntryLog:
     """See the module docstring. Open it with `recover`, then `begin`."""
 
-    def __init__(self, directory: Path, notes: Path, tails: Path, log: CommitLog, disk: Disk) -> None:
-        """`directory` has DLedger's files beside the log's, `notes` our own; `tails` gets what recovery cuts."""
+    def __init__(
+        self,
+        directory: Path,
+        notes: Path,
+        tails: Path,
+        log: CommitLog,
+        disk: Disk,
+        status: str = "ropewalk admin dledger status",
+    ) -> None:
+        """`directory` has DLedger's files beside the log's, `notes` our own; `tails` gets what recovery cuts.
+
+        `status` is the command that shows the terms of this log's group.
+        """
         self.on_stuck: Callable[[bool], None] = lambda stuck: None
         """Called when a run has to wait or the disk has no room, and when neither is so any more."""
         self.look_for_damage: Callable[[Callable[[bool], None]], None] = lambda done: done(False)
@@ -119,7 +130,7 @@ class EntryLog:
         self.incarnation = b""
         self.cuts = 0
         """How many cuts that a core asked for are done."""
-        self._files = LedgerFiles(directory, notes, disk)
+        self._files = LedgerFiles(directory, notes, disk, status)
         self._diverged = tails.parent / "diverged"
         self._tails = tails
         self._log = log
@@ -144,6 +155,10 @@ class EntryLog:
         self._reader: Worker
 
     # -- open and close ----------------------------------------------------------------------------------
+
+    def refuse_without_ballot(self) -> StoreDamaged:
+        """Return the error of a log that is here, and whose ballot is not."""
+        return self._files.refuse_without_ballot()
 
     def recover(self, snapshot: LogPoint = NOTHING) -> FoundEntries:
         """Find the end of the loaded log, and cut dead bytes behind it. Blocks. Raises `StoreDamaged`.

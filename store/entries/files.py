@@ -27,10 +27,6 @@ from store.log.commitlog import StoreDamaged
 from store.log.remedy import REFILL
 
 _T = TypeVar("_T")
-_REMEDY = (
-    "restore it, or write `currTerm=N` to it with an N above the term of every member (`ropewalk admin dledger status` "
-    "shows them), and `voteLeader=` below"
-)
 
 LogPoint = tuple[int, int, int]
 """(index, term, pos): the log through an entry; pos is the offset behind it."""
@@ -58,10 +54,17 @@ class _Identity(msgspec.Struct, frozen=True):
 class LedgerFiles:
     """Reads and writes of the small files. All of it blocks: for a start, or the storage thread."""
 
-    def __init__(self, directory: Path, notes: Path, disk: Disk) -> None:
+    def __init__(
+        self, directory: Path, notes: Path, disk: Disk, status: str = "ropewalk admin dledger status"
+    ) -> None:
+        """`status` is the command that shows the terms of this log's group."""
         self.directory = directory
         self.notes = notes
         self._disk = disk
+        self._ballot_remedy = (
+            f"restore it, or write `currTerm=N` to it with an N above the term of every member (`{status}` shows "
+            "them), and `voteLeader=` below"
+        )
 
     # -- the ballot --------------------------------------------------------------------------------------
 
@@ -77,7 +80,8 @@ class LedgerFiles:
             term = int(fields["currTerm"])
         except (KeyError, ValueError) as exc:
             raise StoreDamaged(
-                f"{path} names no term: {text[:80]!r}. It tells in which terms this member has voted; {_REMEDY}"
+                f"{path} names no term: {text[:80]!r}. It tells in which terms this member has voted; "
+                f"{self._ballot_remedy}"
             ) from exc
         vote = fields.get("voteLeader", "").strip()
         return term, "" if vote == "null" else vote
@@ -91,7 +95,7 @@ class LedgerFiles:
         """Return the error of a log that has entries and no ballot."""
         return StoreDamaged(
             f"{self.directory / 'currterm'} is missing, and the log beside it has entries: without it this member "
-            f"could vote twice in one term; {_REMEDY}"
+            f"could vote twice in one term; {self._ballot_remedy}"
         )
 
     # -- notes -------------------------------------------------------------------------------------------

@@ -9,9 +9,11 @@ from store.log.placing import Placing
 
 REFILL: Final = (
     "move this member's store away, start it with an empty one, and have the others let it in by `ropewalk admin "
-    "dledger readmit ID` (docs/operate/dledger.md)"
+    "dledger readmit ID`: only while a majority of the group runs with whole stores, and one member at a time. Never "
+    "start two with empty stores, which could be a majority that has forgotten everything: give them copies of a "
+    "whole store (docs/operate/dledger.md)"
 )
-"""The advice for a member whose log cannot be used: the leader has all of it."""
+"""The advice for a member whose log cannot be used: the leader has all of it, while there is one."""
 
 MEND: Final = (
     "start this member while others run: it takes those bytes from one of them before it votes again. Where none of "

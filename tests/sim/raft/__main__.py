@@ -64,7 +64,7 @@ def main() -> int:
         terms += max(life.checks.leaders)
         simulated += life.time / 1000
         if options.verbose:
-            print(f"seed {seed}: {', '.join(life.kinds)}\n{world.tell(life, 1 << 60)}")
+            print(f"seed {seed}: {', '.join(life.storm.kinds)}\n{world.tell(life, 1 << 60)}")
     spent = time.process_time() - began
     print(
         f"{len(seeds)} lives in {spent:.1f} s: no promise broken; {events} events, {events / spent:.0f} a second,"

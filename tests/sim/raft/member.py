@@ -26,7 +26,7 @@ class Member(abc.ABC):
         self.id = id
         self.world = world
         self.life = 0
-        self.first_config = world.first_config_of(id)
+        self.first_config = world.changes.first_config_of(id)
         """The configuration in its settings, for a log that carries none."""
         self.core: RaftNode | None = None
         self.standing: Standing | None = None
@@ -72,7 +72,7 @@ class Member(abc.ABC):
         for peer in self.world.members.values():
             if peer is not self and peer.core is not None:
                 for kind in Link:
-                    self.world.link(self, peer, kind)
+                    self.world.network.link(self, peer, kind)
 
     @abc.abstractmethod
     def recover(self) -> bool:
@@ -91,7 +91,7 @@ class Member(abc.ABC):
                 for kind in Link:
                     self.world.at(
                         self.world.time + 1,
-                        self.world.unlinked,
+                        self.world.network.unlinked,
                         peer,
                         self.id,
                         kind,
@@ -157,7 +157,7 @@ class Member(abc.ABC):
         if standing.role is not Role.LEADER:
             self.waiting = set()
         elif not was_leader:
-            self.world.leads(self)
+            self.world.storm.leads(self)
         is_fenced = standing.role is Role.LEADER and standing.why == TRANSFERRING
         self.fenced_at = self.now() if is_fenced else None
 

@@ -107,7 +107,7 @@ class ModelMember(Member):
         if effects.role is not None:
             self.stand(effects.role)
         for peer, message in effects.send:
-            world.send(self, peer, message)
+            world.network.send(self, peer, message)
         for peer in effects.snapshot_to:
             link = self.links.get((peer, Link.DATA))
             world.at(world.time + world.chance.uniform(1, 60), self.offer, self.life, peer, link, core.term)
@@ -128,11 +128,11 @@ class ModelMember(Member):
         if effects.install is not None:
             self.install()
             return
-        world.outcomes.update(effects.done)
+        world.clients.outcomes.update(effects.done)
         for token, result in effects.changed:
-            world.was_changed(self, token, result)
+            world.changes.was_changed(self, token, result)
         for token, ok in effects.reads:
-            world.read(self, token, ok)
+            world.clients.read(self, token, ok)
         if (config := effects.open_term or effects.append_config) is not None:
             self.append_config(self.life, core.term, config)
         elif effects.commit is not None and core.term_first > core.applied.index:
@@ -149,7 +149,7 @@ class ModelMember(Member):
         ):
             return
         point = end_of(log.view[log.first])
-        self.world.send(self, peer, SnapshotBegin(term, point, 1))
+        self.world.network.send(self, peer, SnapshotBegin(term, point, 1))
 
     def take(self, life: int, entries: list[Entry], taken: SnapshotTaken) -> None:
         """Have a snapshot on disk."""
@@ -171,7 +171,7 @@ class ModelMember(Member):
         if core is None or life != self.life or not self.is_leader or core.term != term:
             return
         if self.log.accepts:
-            self.append([self.world.payload_number()], config)
+            self.append([self.world.clients.payload_number()], config)
         else:
             self.world.at(self.world.time + 5, self.append_config, life, term, config)
 

@@ -68,7 +68,7 @@ class StoreMember(Member):
     def recover(self) -> bool:
         log, chance = self.log, self.world.chance
         self._unjudged, self._has_turn = None, False
-        if self.world.is_storm and "power" in self.world.kinds and chance.random() < 0.3:
+        if self.world.storm.is_on and "power" in self.world.storm.kinds and chance.random() < 0.3:
             log.disk.crash_after = log.disk.steps + chance.randint(1, 30)
         begun = log.cut_begun
         try:
@@ -158,11 +158,11 @@ class StoreMember(Member):
                 case Linked(peer, link, kind, up):
                     shell.linked(peer, link, kind, up)
                 case ReadAsked(token):
-                    shell.read(lambda ok: self.world.read(self, token, ok))
+                    shell.read(lambda ok: self.world.clients.read(self, token, ok))
                 case TransferAsked(token, target):
-                    shell.transfer(target, partial(self.world.outcomes.__setitem__, token))
+                    shell.transfer(target, partial(self.world.clients.outcomes.__setitem__, token))
                 case ChangeAsked(token):
-                    shell._changes[token] = partial(self.world.was_changed, self, token)
+                    shell._changes[token] = partial(self.world.changes.was_changed, self, token)
                     shell._tell(event)
             shell.end_turn()
             self.judge()
@@ -210,7 +210,7 @@ class StoreMember(Member):
         """Send a frame of the shell: as a message, decoded as its receiver would."""
         self._sending = bytes(body)
         (frame,) = Frames().feed(head + self._sending)
-        self.world.send(self, peer, from_frame(frame, SEGMENT))
+        self.world.network.send(self, peer, from_frame(frame, SEGMENT))
 
     # -- judging -----------------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class StoreMember(Member):
         if effects.cut is not None:
             world.cuts += 1
             log.was_ordered(effects.cut)
-            if world.is_storm and "power" in world.kinds and world.chance.random() < 0.3:
+            if world.storm.is_on and "power" in world.storm.kinds and world.chance.random() < 0.3:
                 log.disk.crash_after = log.disk.steps + world.chance.randint(1, 8)
         for run, skip in effects.place:
             assert isinstance(event, Received) and isinstance(event.message, Append)

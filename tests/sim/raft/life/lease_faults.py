@@ -35,30 +35,32 @@ def try_a_lease(world: World) -> None:
 def try_a_handover(world: World, leader: Member) -> None:
     """Have the leader hear nothing from now on: it tells another member in this step to take the lead."""
     if world.chance.random() < 0.5:
-        world.block(_to(world, leader), world.chance.uniform(400, 900))
+        world.network.block(_to(world, leader), world.chance.uniform(400, 900))
         _read_at(world, leader, world.time + READ_MS)
 
 
 def _slow_answers(world: World, leader: Member) -> None:
     chance = world.chance
-    world.slowed[leader.id] = chance.uniform(*SLOW_MS)
+    world.network.slowed[leader.id] = chance.uniform(*SLOW_MS)
     cut = world.time + chance.uniform(450, 700)
-    world.at(cut, world.block, _from(world, leader), 1000)
+    world.at(cut, world.network.block, _from(world, leader), 1000)
     world.at(cut + 1000, _end_slowness, world, leader)
 
 
 def _end_slowness(world: World, leader: Member) -> None:
-    world.slowed.pop(leader.id, None)
+    world.network.slowed.pop(leader.id, None)
 
 
 def _broken_links(world: World, leader: Member) -> None:
     ms = world.chance.uniform(400, 900)
-    world.block(_to(world, leader) | _from(world, leader), ms)
+    world.network.block(_to(world, leader) | _from(world, leader), ms)
     for each in _others(world, leader):
         for kind in Link:
             number = each.links.get((leader.id, kind))
-            world.at(world.time + world.chance.random() * 20, world.unlinked, each, leader.id, kind, number)
-            world.at(world.time + ms, world.link_again, each, leader, kind)
+            world.at(
+                world.time + world.chance.random() * 20, world.network.unlinked, each, leader.id, kind, number
+            )
+            world.at(world.time + ms, world.network.link_again, each, leader, kind)
 
 
 def _read_at(world: World, leader: Member, end: float) -> None:
@@ -67,7 +69,7 @@ def _read_at(world: World, leader: Member, end: float) -> None:
     def read() -> None:
         if leader.life == life and leader.core is not None and world.time < end:
             if world.time >= leader.asleep_until:
-                world.ask_read(leader)
+                world.clients.ask_read(leader)
             again(world.chance.uniform(5, 25))
 
     def again(ms: float, what: Callable[[], None] = read) -> None:
