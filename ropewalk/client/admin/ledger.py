@@ -74,18 +74,18 @@ class LedgerSteps(MessageSteps):
     def readmit(self, broker: str, id: str) -> Steps[dict[str, str]]:
         """Have the members of a broker's DLedger group let one in that lost its log; it learns before it votes.
 
-        Returns by member how it answered: "" where it lets it in. Members that are not asked because they do not
-        answer are those of `skipped`. Raises `Rejected` where the group has no such member.
+        Returns by member of the group how it answered: "" where it lets it in. Raises `Rejected` where the group has no
+        such member.
         """
         found = yield from self.ledger_status(broker=broker)
-        members = sorted({member for each in found for member in each.members.everyone})
+        members = _members(each for each in found if each.id != id)
         if id not in members:
             raise Rejected(
                 f"{id} is no member of {broker}; its members are {', '.join(members) or 'unknown'}"
             )
-        answers: dict[str, str] = {}
+        answers = {member: f"{member} does not answer" for member in members if member != id}
         for each in found:
-            if each.id == id:
+            if each.id not in answers:
                 continue
             try:
                 yield from self.ask(
@@ -267,6 +267,12 @@ class LedgerSteps(MessageSteps):
 
 def _leader(found: Iterable[LedgerStatus]) -> LedgerStatus | None:
     return max((each for each in found if each.leads), key=lambda each: each.term, default=None)
+
+
+def _members(found: Iterable[LedgerStatus]) -> tuple[str, ...]:
+    """Return the members of a group as the newest of these has them: an empty one only knows its `dLegerPeers`."""
+    newest = max(found, key=lambda each: (each.leads, each.committed, each.term), default=None)
+    return tuple(sorted({*newest.members.everyone})) if newest is not None else ()
 
 
 def _peer(peers: Iterable[LedgerPeerStatus], id: str) -> LedgerPeerStatus | None:

@@ -65,6 +65,23 @@ def test_a_key_without_a_value_is_told_by_the_exit_code(namesrv: str) -> None:
     assert kv(namesrv, "delete", "a").exit_code == 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("get", "a"),
+        ("delete", "a"),
+        ("cas", "a", "1", "2"),
+        ("put", "a", "1"),
+        ("status",),
+        ("lock", "a", "true"),
+    ],
+)
+def test_a_store_that_does_not_answer_is_told_from_one_without_the_value(words: tuple[str, ...]) -> None:
+    (port,) = free_ports(1)
+    name, *rest = words
+    assert kv(f"127.0.0.1:{port}", name, "--timeout", "0.3", *rest).exit_code == 2
+
+
 def test_conditions_that_do_not_hold_store_nothing(namesrv: str) -> None:
     kv(namesrv, "put", "c", "1")
     assert kv(namesrv, "put", "c", "2", "--if-absent").exit_code == 1
@@ -112,7 +129,7 @@ def test_a_lock_that_somebody_else_has_is_told_by_the_exit_code(namesrv: str) ->
 def test_where_no_member_has_a_store_that_is_said() -> None:
     with BrokerProcess() as process:
         refused = kv(process.namesrv, "get", "a")
-    assert refused.exit_code == 1 and "ropewalkKvRegions" in refused.output
+    assert refused.exit_code == 2 and "ropewalkKvRegions" in refused.output
 
 
 class Renewals:

@@ -88,10 +88,8 @@ def readmit(
     Every other member has to let it in; repeat the command when one that did not answer is back. No message is lost by
     it, whatever ID is given.
     """
-    name, found = one_group(admin, broker)
-    others = {other for each in found for other in each.members.everyone} - {member}
+    name, _found = one_group(admin, broker)
     answers = admin.readmit(name, member)
-    answers |= {other: f"{other} does not answer" for other in others - answers.keys()}
     refused = sorted((other, why) for other, why in answers.items() if why)
     if as_json:
         print_json({"broker": name, "member": member, "answers": answers})
