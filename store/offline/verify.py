@@ -94,7 +94,7 @@ class Verification:
 
     @property
     def end(self) -> int:
-        """Where the log ends."""
+        """The offset at which the log ends."""
         return self._check.end
 
     # -- the whole of it -----------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class LogCheck:
         """Where segments begin whose files are too short or too long, which is said already."""
 
     def open(self) -> None:
-        """Map every segment there is, whatever its size: what can be read is looked at."""
+        """Map every segment there is, of any size: all that can be read is looked at."""
         size, folder = self.log.segment_size, self.log.directory
         names = set(log_names(self._disk, folder))
         for name in self._disk.names(folder):

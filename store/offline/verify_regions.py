@@ -46,7 +46,7 @@ def regions_of(root: Path, disk: DryRunDisk) -> list[int]:
 
 
 def check_regions(report: Findings, root: Path, disk: DryRunDisk) -> None:
-    """Look at every region, and report what is wrong. Blocks."""
+    """Look at every region, and report damage and notes. Blocks."""
     for id in regions_of(root, disk):
         check = _RegionCheck(root, id, disk)
         check.run()

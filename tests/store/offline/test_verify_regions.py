@@ -13,7 +13,7 @@ from ropewalk.format.kv.snapshot import Head, encode_part, end_part, head_part
 from store.io.disk import Disk
 from store.offline.findings import Finding
 from store.region_snapshots import RegionSnapshots
-from tests.store.test_region_store import SEGMENT, Region, filled
+from tests.store.region_world import SEGMENT, Region, filled
 from tests.support.stores import GEOMETRY, damages, fill_ledger, flip, look
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from store.io.disk import Disk
 from store.message_store import MessageStore
-from tests.store.test_region_store import Region
+from tests.store.region_world import Region
 from tests.store.worlds import put
 from tests.support.clocks import Clock
 from tests.support.recorded_stores import unpack
