@@ -282,6 +282,7 @@ def expected_errors(*, as_json: bool = False, failed: int = FAILED) -> Iterator[
 def hint_for(exc: RopewalkError) -> str | None:
     """Return the remedy of an error."""
     from ropewalk.client.blocking.simple import NoNameServer
+    from ropewalk.format.kv.commands import KNOWS_NO_LEADER
 
     if isinstance(exc, NoNameServer):
         return "start one with `ropewalk namesrv` or `ropewalk broker`, or name another one with -n HOST:PORT"
@@ -306,6 +307,8 @@ def hint_for(exc: RopewalkError) -> str | None:
         return "it may or may not have been done; look before you repeat it"
     if isinstance(exc, TryLater):
         return "the broker is busy: try again in a moment"
+    if KNOWS_NO_LEADER in (exc.remark or ""):
+        return "most members have to run and to hear each other: `ropewalk admin dledger status` shows them"
     if isinstance(exc, TryElsewhere):
         return "this broker cannot serve the request at the moment; its log says why"
     if isinstance(exc, RemoteProtocolError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -273,17 +273,26 @@ def status_rows(found: Sequence[KvStatus]) -> list[tuple[object, ...]]:
     ordered = sorted(
         found, key=lambda each: (_first_key(each), not each.values["leads"], each.values["member"])
     )
-    rows = [
-        tuple(
-            _text(_first_key(each)) if key == "firstKey" else each.values.get(key, "")
-            for key in _COLUMNS.values()
-        )
-        for each in ordered
-    ]
+    members = _members(found)
+    rows = [tuple(_cell(each, key, members) for key in _COLUMNS.values()) for each in ordered]
     heard = {(each.values["region"], each.values["member"]) for each in found}
-    named = {(each.values["region"], member) for each in found for member in each.values["members"]}
+    named = {(region, member) for region, those in members.items() for member in those}
     unheard = [""] * (len(_COLUMNS) - 4)
     return rows + [(region, "", member, "?  no answer", *unheard) for region, member in sorted(named - heard)]
+
+
+def _members(found: Sequence[KvStatus]) -> dict[int, tuple[str, ...]]:
+    """Return the members of each region, as its leader has them, or who is in the newest term."""
+    newest = sorted(found, key=lambda each: (each.values["leads"], each.values.get("term", 0)))
+    return {each.values["region"]: tuple(each.values["members"]) for each in newest}
+
+
+def _cell(found: KvStatus, key: str, members: Mapping[int, Sequence[str]]) -> object:
+    if key == "firstKey":
+        return _text(_first_key(found))
+    if key == "role" and found.values["member"] not in members[found.values["region"]]:
+        return "no member any more"
+    return found.values.get(key, "")
 
 
 def _first_key(found: KvStatus) -> bytes:
@@ -297,7 +306,10 @@ def status(
     timeout: Timeout = TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Show each member of each region: who leads, how far its log is applied, what it holds."""
+    """Show each member of each region: who leads, how far its log is applied, what it holds.
+
+    With `--json` the keys that bound a region are in hexadecimal: `firstKey` is `6d` where the table says `m`.
+    """
     with _opened(name_server, broker, timeout, as_json=as_json) as store:
         found = store.status()
         if not found:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ropewalk.client.admin.results import LedgerPeerStatus, LedgerStatus
+from ropewalk.client.admin.results import LedgerMembers, LedgerPeerStatus, LedgerStatus
 from ropewalk.client.blocking.admin import Admin
 from tools.admin.base import Sheet, command, tell_skipped
 from tools.common.options import complete_broker
@@ -41,7 +41,9 @@ COLUMNS = (
 
 SomeBroker = Annotated[
     str | None,
-    typer.Argument(metavar="BROKER", help="Only this broker's group.", autocompletion=complete_broker),
+    typer.Argument(
+        metavar="BROKER", help="The group, by the broker name of its members.", autocompletion=complete_broker
+    ),
 ]
 
 
@@ -162,12 +164,20 @@ def _silent(
 ) -> list[tuple[object, ...]]:
     """Return the rows of members that did not answer themselves."""
     teller = leader or max(members, key=lambda each: each.term)
-    answered = {each.id for each in members}
+    answered, those = {each.id for each in members}, teller.members
     return [
-        (broker, peer.id, "?", "", peer.address, "", peer.match if peer.match >= 0 else "", "", "", "", _link(peer))
+        (
+            broker,
+            peer.id,
+            "?",
+            *[""] * 3,
+            peer.match if peer.match >= 0 else "",
+            *[""] * 3,
+            _link(peer, those),
+        )
         for peer in teller.peers
         if peer.id not in answered
-    ]  # fmt: skip
+    ]
 
 
 def _state(each: LedgerStatus) -> str:
@@ -208,11 +218,17 @@ def _own_place(each: LedgerStatus) -> str:
         if not peer.is_linked:
             parted.setdefault(peer.why, []).append(peer.id)
     missing = parted.pop("", [])
-    words = [f"no link to {', '.join(ids)} ({why})" for why, ids in parted.items()] or [each.why]
+    words = [f"no link to {', '.join(ids)} ({why})" for why, ids in parted.items()] or [_why(each)]
     words += [f"no link to {', '.join(missing)}"] if missing else []
     return f"knows no leader: {'; '.join(words)}"
 
 
-def _link(peer: LedgerPeerStatus) -> str:
+def _why(each: LedgerStatus) -> str:
+    return "it has heard of none since its start" if each.why == "started" else each.why
+
+
+def _link(peer: LedgerPeerStatus, members: LedgerMembers) -> str:
+    if peer.id not in members.everyone:
+        return "is no member any more; it is forgotten when all have let it go"
     heard = "never heard" if peer.heard_ms < 0 else f"heard {peer.heard_ms / 1000:.1f} s ago"
-    return f"silent, {heard}" + (f": {peer.why}" if peer.why else "")
+    return f"silent, {heard}; the others dial {peer.address}" + (f": {peer.why}" if peer.why else "")

@@ -165,6 +165,17 @@ def test_a_group_without_a_leader_is_told_of_what_to_do() -> None:
         driven(Group({}, [NO_LEADER]).change_members("b", "remove", "n2"))
 
 
+def test_a_removal_without_a_leader_tells_what_it_waits_for_and_ends_when_its_wait_is_over() -> None:
+    told: list[str] = []
+    steps = Group({}, [NO_LEADER]).change_members("b", "remove", "n2", wait_s=4, told=told.append)
+    paused = 0.0
+    with pytest.raises(Rejected, match="no member of b leads"):
+        for effect in steps:
+            assert isinstance(effect, Pause)
+            paused += effect.seconds
+    assert paused == 4 and told == ["no member of b leads; it is tried for 4 s"]
+
+
 @pytest.mark.parametrize(
     ("peer", "words"),
     [
