@@ -171,6 +171,8 @@ class LedgerMember:
     def set_master(self, ha_address: str, master_address: str) -> None:
         own = ":".join(map(str, self._context.address))
         self.master_address = "" if master_address == own else master_address
+        if not self._leads and self._worker is not None:
+            self._refused = self._refusal(self.ledger.standing)
 
     def set_registered(self, slaves: Mapping[str, int]) -> None:
         """Ignore the numbers of slaves: a quorum counts members that are named, wherever they connect from."""

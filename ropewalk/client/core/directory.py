@@ -28,7 +28,7 @@ from ropewalk.client.core.routes import (
 from ropewalk.client.core.steps import Steps, require_success
 from ropewalk.client.core.steps import ask as ask_one
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import OutcomeUnknown, Rejected, error_for
+from ropewalk.errors import OutcomeUnknown, Rejected, TryElsewhere, class_for, error_for
 from ropewalk.format.remoting import Command
 
 REFRESH_S = 30.0
@@ -140,6 +140,12 @@ class Directory:
         known = self._known.get(topic)
         if known is not None:
             known.ask_again_at = self._clock()
+
+    def heed(self, topic: str, answer: Command) -> Command:
+        """Return a broker's answer; one that sends to another broker expires the cached route of its topic."""
+        if class_for(answer.code) is TryElsewhere:
+            self.invalidate(topic)
+        return answer
 
     def cached_route(self, topic: str) -> TopicRoute | None:
         """Return the route as it was last seen, without asking."""

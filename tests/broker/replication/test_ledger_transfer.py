@@ -58,6 +58,17 @@ def test_a_leader_that_hands_over_refuses_messages_with_a_code_that_producers_re
         assert old.leads
 
 
+def test_a_leader_of_before_tells_the_address_of_the_next_one_as_soon_as_it_hears_it(tmp_path: Path) -> None:
+    with LedgerBrokers(tmp_path) as group:
+        old, target = group.leader(), group.followers()[0]
+        old.connect().ask(TRANSFER, {"to": target.id})
+        group.until(lambda: target.leads and not old.leads, "the target leads")
+        old.member.set_master("", "192.0.2.9:10911")
+        answer = old.connect().send("T", queueId=0)
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert answer.remark is not None and f"follows {target.id}, at 192.0.2.9:10911" in answer.remark
+
+
 @pytest.mark.parametrize(
     ("to", "words"),
     [

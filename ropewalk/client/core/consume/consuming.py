@@ -45,7 +45,7 @@ from ropewalk.client.core.produce.bodies import compress_body
 from ropewalk.client.core.routes import MASTER_ID, Queue
 from ropewalk.client.core.steps import Steps, answer_header, ask, ask_twice, require_success
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
-from ropewalk.errors import LocalProtocolError, Rejected, RopewalkError, error_for
+from ropewalk.errors import LocalProtocolError, OutcomeUnknown, Rejected, RopewalkError, error_for
 from ropewalk.format import fastjson
 from ropewalk.format.headers import (
     SUBSCRIPTION_CONFLICT,
@@ -212,6 +212,8 @@ class ConsumerCore:
                 answer = yield from ask_twice(
                     address, self._lock_command(RequestCode.LOCK_BATCH_MQ, some), 1.0
                 )
+                for queue in some:
+                    self.directory.heed(queue.topic, answer)
                 held = fastjson.loads(require_success(answer).body).get("lockOKMQSet") or []
             except RopewalkError:
                 continue
@@ -313,6 +315,8 @@ class ConsumerCore:
         """Make sense of a pull's answer; remembers where the broker wants the next pull. Raises what it refused."""
         status = PULL_STATUSES.get(answer.code)
         if status is None:
+            self._pull_from.pop(queue, None)
+            self.directory.heed(queue.topic, answer)
             raise error_for(answer.code, answer.remark)
         header = answer_header(PullResponseHeader, answer)
         self._pull_from[queue] = header.suggest_which_broker_id
@@ -373,7 +377,8 @@ class ConsumerCore:
         command = command_of(RequestCode.CONSUMER_SEND_MSG_BACK, header)
         try:
             address = self.directory.master_of(message.source.topic, message.source.queue.broker_name)
-            require_success((yield from ask(address, command, SEND_BACK_TIMEOUT_S)))
+            answer = yield from ask(address, command, SEND_BACK_TIMEOUT_S)
+            require_success(self.directory.heed(message.source.topic, answer))
         except RopewalkError:
             yield from self.resend(message, max_retries)
 
@@ -408,7 +413,8 @@ class ConsumerCore:
         command.ext["j"] = str(tries)
         command.ext["l"] = str(max_retries)
         address = self.directory.master_of(topic, queues[0].broker_name)
-        require_success((yield from ask(address, command, SEND_BACK_TIMEOUT_S)))
+        answer = yield from ask(address, command, SEND_BACK_TIMEOUT_S)
+        require_success(self.directory.heed(topic, answer))
 
     # Asking
 
@@ -421,9 +427,15 @@ class ConsumerCore:
     def _ask(self, queue: TopicQueue, command: Command) -> Steps[Command]:
         yield from self.directory.route(queue.topic, deadline=self.deadline)
         address = self.directory.member_of(queue.topic, queue.queue)
-        if self.deadline is None:
-            return (yield from ask_twice(address, command, CALL_TIMEOUT_S))
-        return (yield from ask(address, command, self.seconds_left(CALL_TIMEOUT_S)))
+        try:
+            if self.deadline is None:
+                answer = yield from ask_twice(address, command, CALL_TIMEOUT_S)
+            else:
+                answer = yield from ask(address, command, self.seconds_left(CALL_TIMEOUT_S))
+        except (Unreachable, OutcomeUnknown):
+            self.directory.invalidate(queue.topic)
+            raise
+        return self.directory.heed(queue.topic, answer)
 
     def _ask_offset(self, queue: TopicQueue, command: Command) -> Steps[int]:
         answer = yield from self._ask(queue, command)

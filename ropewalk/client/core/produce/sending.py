@@ -473,6 +473,7 @@ class ProducerCore:
                     failure = OutcomeUnknown(f"stored with {result.status.name}")
                 else:
                     failure = result
+                    self.directory.heed(topic, answer)
             if not isinstance(failure, MOMENTARY):
                 repeats += 1
                 again = isinstance(failure, OutcomeUnknown) or failure.code in RETRY_CODES

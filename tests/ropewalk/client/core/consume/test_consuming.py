@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
@@ -14,7 +15,7 @@ from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.messages import PullStatus
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import RopewalkError, TryElsewhere
 from ropewalk.format.properties import parse_properties
 from ropewalk.format.remoting import Command
 from tests.ropewalk.client.scripted import Script, route_body, stored
@@ -159,3 +160,33 @@ def test_what_is_sent_again_drops_what_leaves_no_room_for_the_tries() -> None:
     properties = parse_properties(script.asked[-1][1].ext["i"])
     assert properties["colour"] == "blue" and properties["RECONSUME_TIME"] == "3"
     assert "long" not in properties and properties["DROPPED_PROPERTIES"] == "long"
+
+
+@pytest.mark.parametrize("how", ["commit", "pull", "lock", "give back", "send back"])
+def test_a_leader_that_lives_on_as_a_follower_is_left_at_its_first_refusal(how: str) -> None:
+    script, core = stage()
+    script.handler = lambda _address, command: command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "follows n1")
+    queue = TopicQueue("T", Queue("a", 0))
+
+    def attempt() -> None:
+        script.hold(core.directory.route("T"))
+        if how == "commit":
+            script.hold(core.commit(queue, 7))
+        elif how == "pull":
+            script.hold(core.pull(queue, 7, 1, 0))
+        elif how == "lock":
+            assert not script.hold(core.lock([queue]))
+        elif how == "give back":
+            script.hold(core.send_back(message(), 0, 16))
+        else:
+            script.hold(core.resend(message(), 16))
+
+    asked = []
+    for master in ("a:1", "new:1"):
+        for topic in ("T", "%RETRY%g"):
+            script.routes[topic] = route_body("a").replace(b"a:1", master.encode())
+        with suppress(TryElsewhere):
+            attempt()
+        asked.append({address for address, _ in script.asked})
+        script.asked.clear()
+    assert asked == [{"a:1"}, {"new:1"}]

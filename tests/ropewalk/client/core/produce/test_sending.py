@@ -206,6 +206,18 @@ def test_a_requester_is_announced_to_the_leader_that_comes(trouble: str) -> None
     assert told[-1] == ("a:1", RequestCode.HEART_BEAT) and len(it.script.pauses) in (3, 4)
 
 
+@pytest.mark.parametrize("how", ["message", "batch", "given queue"])
+def test_a_leader_that_lives_on_as_a_follower_is_left_at_its_first_refusal(how: str) -> None:
+    it = stage(ResponseCode.SERVICE_NOT_AVAILABLE, brokers=("a",))
+    it.script.routes["T"] = route_body("a")
+    it.script.hold(it.core.queues("T"))
+    it.script.routes["T"] = route_body("a").replace(b"a:1", b"new:1")
+    messages = [Message(b"x")] * (2 if how == "batch" else 1)
+    queue = Queue("a", 0) if how == "given queue" else None
+    it.script.hold(it.core.send("T", messages, queue=queue))
+    assert [address for address, _ in it.sends()] == ["a:1", "new:1"]
+
+
 @pytest.mark.parametrize("how", ["send", "oneway"])
 def test_a_group_that_stays_without_a_leader_is_told_when_the_time_is_up(how: str) -> None:
     it = stage(brokers=("a",), timeout=2)
