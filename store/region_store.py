@@ -51,8 +51,8 @@ _GATHER_SIZE: Final = 64 << 10
 """How many bytes of commands are written together, or a little more: less than a frame to the followers."""
 _FILL_WINDOW: Final = 1 << 20
 _FILL_IDLE: Final = 256 << 10
-_STATE: Final = "state-"
-_INSTALLED: Final = "installed"
+STATE: Final = "state-"
+INSTALLED: Final = "installed"
 
 Apply = Callable[[int, int, bytes], None]
 """Called with index, term and command of a committed entry."""
@@ -110,9 +110,9 @@ class RegionStore:
         disk, notes = self._disk, self._root / "notes"
         done = self.entries.installation(self._root, QUEUE_ENTRY_SIZE).redo()
         for name in disk.names(notes):
-            if name.startswith(_STATE) and name[len(_STATE) :].isdigit():
-                index = int(name[len(_STATE) :])
-                disk.replace_file(notes / _INSTALLED, str(index).encode())
+            if name.startswith(STATE) and name[len(STATE) :].isdigit():
+                index = int(name[len(STATE) :])
+                disk.replace_file(notes / INSTALLED, str(index).encode())
                 disk.move(notes / name, files.path(index))
                 files.keep_only([index])
         return done
@@ -140,11 +140,11 @@ class RegionStore:
                 f"beside it that is as old: what was before is lost here. Put a snapshot back, or {REFILL}"
             )
         self._applied = snapshot
-        installed = self._disk.read_file(self._root / "notes" / _INSTALLED)
+        installed = self._disk.read_file(self._root / "notes" / INSTALLED)
         is_ahead = installed is not None and int(installed) == snapshot[0]
         found = self.entries.recover(NOTHING if is_ahead else snapshot)
         if installed is not None and found.end[0] >= int(installed):
-            self._disk.remove(self._root / "notes" / _INSTALLED)
+            self._disk.remove(self._root / "notes" / INSTALLED)
         for file in self.log.unflushed(self.log.end_offset):
             file.sync()  # what a kill left in the page cache will be vouched for
         self._flusher = self._helpers.flusher(self._completions, self._flushed)

@@ -314,7 +314,7 @@ def drill(context: typer.Context) -> None:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
 )
 def kv(context: typer.Context) -> None:
-    """Use the key-value store of a DLedger group: `ropewalk kv get | put | cas | delete | scan | lock | status`."""
+    """Use a DLedger group's key-value store: `ropewalk kv get | put | cas | delete | scan | lock | split | status`."""
     from tools.kv.cli import app as kv_app
 
     _hand_over(kv_app, context)

@@ -97,6 +97,8 @@ class AdminLedger:
                     members=", ".join(member.ledger.config.members),
                 )
                 reply = request.reply(ResponseCode.SYSTEM_ERROR, f"{result.value}: {words}")
+            if result is TransferResult.UNKNOWN_MEMBER:  # as a change of a stranger is answered
+                reply = request.reply(ResponseCode.ILLEGAL_OPERATION, words)
             self._context.send(session, request, reply)
 
         member.transfer(target, answer)

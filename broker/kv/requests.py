@@ -31,6 +31,7 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.headers import H, HeaderError, KvHeader, KvWriteHeader, json_decoder
 from ropewalk.format.kv.commands import (
+    KNOWS_NO_LEADER,
     OpenSession,
     Outcome,
     Status,
@@ -270,7 +271,7 @@ class KvRequests:
 
     def _elsewhere(self, region: KvRegion) -> RequestRefused:
         standing = region.ledger.standing
-        where = f"the leader it knows is {standing.leader}" if standing.leader else "it knows no leader"
+        where = f"the leader it knows is {standing.leader}" if standing.leader else KNOWS_NO_LEADER
         return RequestRefused(
             ResponseCode.SERVICE_NOT_AVAILABLE,
             f"{region.ledger.me.id} cannot serve this for region {region.machine.region.id}: {where}; nothing was done",

@@ -106,7 +106,7 @@ def read_member(text: str) -> LedgerPeer:
     else:
         return LedgerPeer(found[1], host, int(found[3]))
     remedy = "write ID-HOST:PORT, the ID a letter and a number: n3-192.0.2.4:40911"
-    raise ValueError(f"{text[:80]!r} is no member: {f'{why}; ' if why else ''}{remedy}")
+    raise ValueError(f"{text[:80]!r} is written wrong: {f'{why}; ' if why else ''}{remedy}")
 
 
 def _is_ipv4(host: str) -> bool:

@@ -9,7 +9,7 @@ own. So nothing of a client crosses a fork:
     the parent's          connections, ids and pending messages are its own and go on; what the child closes, it closes
                           for itself alone
 
-Objects register here when they are made; `renew` is called in the child before anything else runs there.
+Objects register here when they are made; `_renew` is called in the child before anything else runs there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weakref import WeakSet
 class Renewable(Protocol):
     """An object that must not be shared by two processes."""
 
-    def renew(self) -> None:
+    def _renew(self) -> None:
         """Begin anew, as a process of its own. Must not block, nor raise."""
 
 
@@ -36,7 +36,7 @@ def renew_after_fork(thing: Renewable) -> None:
 
 def _renew_all() -> None:
     for thing in list(_registered):
-        thing.renew()
+        thing._renew()
 
 
 if hasattr(os, "register_at_fork"):

@@ -125,11 +125,21 @@ class LedgerFiles:
             self._disk.remove(self.notes / name)
             self._disk.sync_directory(self.notes)
 
+    def noted_incarnation(self) -> bytes | None:
+        """Return the incarnation that was drawn; None before the first start. Raises `StoreDamaged`."""
+        found = self._load("identity", _Identity)
+        try:
+            return bytes.fromhex(found.incarnation) if found is not None else None
+        except ValueError as exc:
+            raise StoreDamaged(
+                f"{self.notes / 'identity'} cannot be read ({exc}): restore it, or {REFILL}"
+            ) from exc
+
     def load_incarnation(self) -> bytes:
         """Return the incarnation of this log, drawn at its first start."""
-        found = self._load("identity", _Identity)
+        found = self.noted_incarnation()
         if found is not None:
-            return bytes.fromhex(found.incarnation)
+            return found
         drawn = secrets.token_bytes(16)
         self._disk.replace_file(self.notes / "identity", msgspec.json.encode(_Identity(drawn.hex())))
         return drawn

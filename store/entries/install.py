@@ -53,6 +53,20 @@ def begin_note() -> bytes:
     return msgspec.json.encode(_Note())
 
 
+def begun(notes: Path, disk: Disk) -> tuple[_Note, MemberSnapshot] | None:
+    """Return the installation that the next start is to finish; None if there is none. Raises `StoreDamaged`."""
+    data = disk.read_file(notes / INSTALL)
+    if data is None:
+        return None
+    try:
+        note = msgspec.json.decode(data, type=_Note)
+        return note, decode_member_snapshot(disk.read_file(notes / INCOMING) or b"")
+    except (CorruptRecord, msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        raise StoreDamaged(
+            f"{notes / INCOMING} was to replace the log, and is damaged ({exc}): {REFILL}"
+        ) from exc
+
+
 @dataclass(frozen=True, slots=True)
 class Installation:
     """The files of a member, with its lock held and nothing open."""
@@ -67,17 +81,11 @@ class Installation:
     def redo(self) -> tuple[str, ...]:
         """Finish an installation that was begun; return its findings. Blocks. Raises `StoreDamaged`."""
         notes, disk = self.files.notes, self.disk
-        data = disk.read_file(notes / INSTALL)
-        if data is None:
+        found_begun = begun(notes, disk)
+        if found_begun is None:
             self.files.remove(INCOMING)
             return ()
-        note = msgspec.json.decode(data, type=_Note)
-        try:
-            snapshot = decode_member_snapshot(disk.read_file(notes / INCOMING) or b"")
-        except CorruptRecord as exc:
-            raise StoreDamaged(
-                f"{notes / INCOMING} was to replace the log, and is damaged ({exc}): {REFILL}"
-            ) from exc
+        note, snapshot = found_begun
         head = decode_head(snapshot.entry)
         commit = self.files.load_commit()
         if commit is not None and commit.commit[0] > head.index:

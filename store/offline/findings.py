@@ -53,6 +53,9 @@ class Counts:
     queues: int = 0
     items: int = 0
     blocks: int = 0
+    regions: int = 0
+    region_entries: int = 0
+    snapshots: int = 0
 
 
 class Findings:

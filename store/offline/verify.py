@@ -1,8 +1,9 @@
 """Verification of a store: every byte that somebody relies on is looked at, and nothing is touched.
 
-The log is read from its first byte to its last; beside it run the queue files, whose entries have to name the records
-that pass by (`verify_queues`), and the index (`verify_index`). Then come the small files. What is wrong becomes a
-`Finding`: damage, which names file, place and remedy; or a note, for what is odd and harmless. A store that was killed
+The log is read from its first byte to its last (`verify_log`); beside it run the queue files, whose entries have to
+name the records that pass by (`verify_queues`), and the index (`verify_index`). Then come the small files, and the
+key-value store's regions (`verify_regions`). What is wrong becomes a `Finding`: damage, which names file, place and
+remedy; or a note, for what is odd and harmless. A store that was killed
 has queue entries missing at its end and may have a torn record there: the next start sees to that, so they are notes.
 One cause is one finding: what a lost stretch of the log, or a file of another size, brings with it is not said again.
 
@@ -13,7 +14,7 @@ Works on RocketMQ's directories as on ours. A directory in use cannot be judged,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from ropewalk.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
@@ -22,18 +23,17 @@ from store.log.commitlog import CommitLog
 from store.log.durable_bound import Bound, boot_id, decode_bound
 from store.log.limits import NO_LIMIT
 from store.log.placing import ENTRY
-from store.log.remedy import MEND
-from store.log.segment import Segment
 from store.offline.dry_run_disk import DryRunDisk
 from store.offline.findings import Counts, Finding, Findings, Lost
-from store.offline.layout import Layout, log_names
+from store.offline.layout import Layout
 from store.offline.verify_entries import EntryCheck
 from store.offline.verify_index import IndexCheck
+from store.offline.verify_log import LogCheck
 from store.offline.verify_queues import Queue, QueueCheck
+from store.offline.verify_regions import check_regions
 from store.queues.deleted_topics import DeletedTopics
 from store.recovery.delay_levels import DEFAULT_LEVELS
-from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
-from store.recovery.scan import Verdict, follower, judge, lost_its_tail, next_valid
+from store.recovery.record_scan import ScannedRecord, scan_record
 
 _DAY_MS = 86_400_000
 
@@ -53,7 +53,11 @@ class Verification:
         progress: Callable[[int, int], None] = lambda _done, _all: None,
     ) -> None:
         self.layout = layout
-        self.entries = EntryCheck(layout) if layout.placing is ENTRY else None
+        self.entries = (
+            EntryCheck(layout.log_directory.parent, layout.root / "ropewalk" / "dledger")
+            if layout.placing is ENTRY
+            else None
+        )
         """The check of entries and of the small files beside them; None for a plain log."""
         self.report = Findings(layout.root, is_ledger=self.entries is not None)
         """Damage, notes, lost stretches and counts, as far as `run` has come."""
@@ -62,17 +66,14 @@ class Verification:
         """Every queue that has files or records."""
         self.orphans: list[Path] = []
         """Checksums of segments that were taken away."""
-        self.end = 0
-        """Where the log ends."""
         self.bound: Bound | None = None
         self.checkpoint = Checkpoint()
-        self.last_store_ms = 0
         self._disk = disk
-        self._progress = progress
+        levels = layout.delay_levels
+        delay_of = levels.delay_of if levels is not None else _some_delay
+        self._check = LogCheck(self.report, self.log, disk, layout.root, self.entries, progress, delay_of)
         self._deleted = DeletedTopics(layout.root / "ropewalk" / "deleted", disk)
         self._abnormal = False
-        self._cut_segments: set[int] = set()
-        """Where segments begin whose files are too short or too long, which is said already."""
         self._entries_due = 0
         """Records below this log offset must have their queue entry by now."""
 
@@ -91,6 +92,11 @@ class Verification:
         """The extent of the verification."""
         return self.report.counts
 
+    @property
+    def end(self) -> int:
+        """The offset at which the log ends."""
+        return self._check.end
+
     # -- the whole of it -----------------------------------------------------------------------------
 
     def run(self, *, locked: bool = False) -> None:
@@ -106,7 +112,8 @@ class Verification:
             self._read_small_files()
             if self.entries is not None:
                 self.entries.read_small_files(self.report, self._disk)
-            self._open_log()
+            self._check.open()
+            self._set_entries_due()
             queues = QueueCheck(self.report, self.layout, self.log, self._deleted, self._disk)
             self.queues = queues.queues
             queues.open()
@@ -118,7 +125,7 @@ class Verification:
                 self.checkpoint.index_msg_timestamp,
                 abnormal=self._abnormal,
             )
-            for seen in self._records():
+            for seen in self._check.records(self._promised()):
                 queues.check(seen, self._due())
                 index.check(seen)
             index.finish(self.end)
@@ -128,6 +135,7 @@ class Verification:
             if self.entries is not None:
                 self.entries.finish(self.report)
             self._check_sidecars()
+            check_regions(self.report, self.layout.root, self._disk)
         finally:
             self.log.close(keep_spare=True)
             self._disk.close()
@@ -157,139 +165,15 @@ class Verification:
         if self._disk.exists(root / "abort.bak"):
             self.report.note(root / "abort.bak", "", "a leftover of RocketMQ's, which nobody reads")
 
-    # -- the log -------------------------------------------------------------------------------------
+    # -- entries of queues --------------------------------------------------------------------------
 
-    def _open_log(self) -> None:
-        """Map every segment there is, whatever its size: what can be read is looked at."""
-        size, folder = self.layout.segment_size, self.layout.log_directory
-        names = set(log_names(self._disk, folder))
-        for name in self._disk.names(folder):
-            if name not in names:
-                self.report.damage(folder / name, "", "not a commit-log segment", f"move it out of {folder}")
-        end = -1
-        for name in sorted(names):
-            path, base = folder / name, int(name)
-            found = self._disk.size_of(path)
-            if found == 0 or (found != size and name == max(names) and self._disk.is_blank(path)):
-                self.report.note(
-                    path, "", f"{found} bytes and none of them written: a crash came while it was created"
-                )
-                continue
-            if end >= 0 and base != end:
-                self.report.damage(
-                    path,
-                    f"log offset {end}",
-                    f"{base - end} bytes of the log are missing before this file",
-                    f"put back {folder / f'{end:020d}'}; {self.report.repair}",
-                )
-            if found != size:
-                self.report.damage(path, f"byte {found}", f"{found} bytes, not {size}", self.report.repair)
-                self._cut_segments.add(base)
-            self.log._add(Segment(base, self._disk.open_mapped(path), placing=self.layout.placing))
-            self.report.counts.segments += 1
-            end = base + size
-
-    def _durable(self) -> int:
-        used = [
-            segment for segment in self.log.segments if isinstance(scan_record(segment, 0), ScannedRecord)
-        ]
-        if self.entries is not None:  # what is not committed may be replaced by a leader, sealed segments too
-            return max(self.log.min_offset, self.entries.commit_pos)
-        sealed = used[-2].base_offset if len(used) > 1 else self.log.min_offset
-        return max(sealed, self.bound.flushed if self.bound is not None else 0)
-
-    def _records(self) -> Iterator[ScannedRecord]:
-        """Every whole record of the log, damaged stretches between them noted and passed over."""
-        segments = self.log.segments
-        durable = self._durable()
-        self._set_entries_due()
-        total = sum(segment.size for segment in segments)
-        offset = self.end = self.log.min_offset
-        levels = self.layout.delay_levels
-        delay_of = levels.delay_of if levels is not None else _some_delay
-        while offset < (segments[-1].end_offset if segments else 0):
-            segment = self.log.find(offset)
-            if segment is None:  # between two files
-                begin, offset = offset, min(s.base_offset for s in segments if s.base_offset > offset)
-                self.report.holes.append((begin, offset))
-                continue
-            position = offset - segment.base_offset
-            seen = scan_record(segment, position, delay_of)
-            if isinstance(seen, ScannedRecord) and not lost_its_tail(self.log, seen, durable):
-                self.report.counts.records += 1
-                self.report.counts.record_bytes += seen.size
-                self.last_store_ms = max(self.last_store_ms, seen.store_timestamp)
-                if self.entries is not None:
-                    self.entries.check(self.report, segment, position)
-                yield seen
-                offset = self.end = seen.end
-                if not self.report.counts.records & 1023:
-                    self._progress(offset - segments[0].base_offset, total)
-                continue
-            if seen is NoRecord.FILLER:
-                offset = self.end = max(segment.end_offset, offset + 1)
-                continue
-            following = next_valid(self.log, offset)
-            verdict = judge(
-                blank=seen is NoRecord.BLANK, filler=False, valid=False, past_durable=offset >= durable,
-                valid_follows=follower(self.log, offset) is not None, sync_flush=True,
-            )  # fmt: skip
-            if verdict is Verdict.LOG_ENDS:
-                return
-            # Of the record that follows, the place: where the head of its entry is.
-            head_size = self.layout.placing.head_size
-            end = following.offset - head_size if following is not None else segments[-1].end_offset
-            self._note_lost(segment, offset, end, seen, to_be_cut=verdict is Verdict.CUT, durable=durable)
-            if following is None:
-                return
-            offset = end
-        if self.end < durable:
-            self.report.damage(
-                self.layout.log_directory,
-                f"log offset {self.end}",
-                f"the log ends here, but {durable} bytes were promised to be durable",
-                self.report.repair,
-            )
-            self.report.lost.append(
-                Lost(
-                    self.end,
-                    durable,
-                    self.layout.log_directory,
-                    self.end,
-                    "the end is missing",
-                    to_be_cut=False,
-                )
-            )
-
-    def _note_lost(
-        self, segment: Segment, offset: int, end: int, seen: object, *, to_be_cut: bool, durable: int
-    ) -> None:
-        position = offset - segment.base_offset
-        what = f"{seen.value} where a record should begin" if isinstance(seen, NoRecord) else "a torn record"
-        place = f"byte {position} (log offset {offset})"
-        if self.entries is not None:
-            place = f"byte {position} (entry {self.entries.next_index}, log offset {offset})"
-            self.entries.passed_over()
-        self.report.lost.append(Lost(offset, end, segment.file.path, position, what, to_be_cut))
-        if segment.base_offset in self._cut_segments:
-            return  # said already: the file has not all of its bytes
-        advice = f"`ropewalk store recover {self.layout.root}` says what can be done"
-        if self.entries is not None:
-            advice = f"the next start cuts the log here, and a leader sends the entries again; else {MEND}"
-        if to_be_cut:
-            self.report.note(
-                segment.file.path, place, f"{what}, behind all that was promised to be durable",
-                "the next start copies it aside and cuts it"
-                + ("" if self.entries is not None else f": `ropewalk store recover {self.layout.root}`"),
-            )  # fmt: skip
-        elif offset >= durable:
-            self.report.damage(
-                segment.file.path, place, f"{what}, and records follow at log offset {end}", advice,
-            )  # fmt: skip
-        else:
-            self.report.damage(
-                segment.file.path, place, f"{what}; damaged up to log offset {end}", self.report.repair
-            )
+    def _promised(self) -> int:
+        """Return the log offset below which all was promised to be durable, as far as our bound tells."""
+        if (
+            self.entries is not None or self.bound is None
+        ):  # what is not committed may be replaced by a leader
+            return 0
+        return self.bound.flushed
 
     def _due(self) -> int:
         """Return the log offset before which the last record read must have its queue entry, if it is committed."""
@@ -328,10 +212,10 @@ class Verification:
         root, bound, point = self.layout.root, self.bound, self.checkpoint
         times = (point.physic_msg_timestamp, point.logics_msg_timestamp, point.index_msg_timestamp)
         advice = "remove it: the next start reads more of the log instead"
-        text = f"times {times} are not of this log, whose last is {self.last_store_ms}"
+        text = f"times {times} are not of this log, whose last is {self._check.last_store_ms}"
         if min(times) < 0:
             self.report.damage(root / "checkpoint", "byte 0", text, advice)
-        elif self.report.counts.records and max(times) > self.last_store_ms + _DAY_MS:
+        elif self.report.counts.records and max(times) > self._check.last_store_ms + _DAY_MS:
             self.report.note(
                 root / "checkpoint", "byte 0", f"{text}: a clock that was set back, it seems", advice
             )

@@ -11,24 +11,27 @@ nobody reads.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from msgspec import structs
 
 from ropewalk.format.dledger.entry import HEAD_SIZE, UNREAD_AT, UNREAD_SIZE, EntryHead, decode_head
+from store.entries import install
 from store.entries.files import NOTHING, LedgerFiles, LogPoint, TermRow
 from store.entries.term_record import term_is_vouched_for
 from store.io.disk import Disk
 from store.log.commitlog import StoreDamaged
 from store.log.segment import Segment
 from store.offline.findings import Findings
-from store.offline.layout import Layout
 
 
 class EntryCheck:
     """The check of one member's entries, told of each whole one in the order of the log."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.directory = layout.log_directory.parent
-        self.notes = layout.root / "ropewalk" / "dledger"
+    def __init__(self, directory: Path, notes: Path) -> None:
+        """`directory` has DLedger's files beside the log's, `notes` our own."""
+        self.directory = directory
+        self.notes = notes
         self.ballot: tuple[int, str] | None = None
         self.commit: LogPoint = NOTHING
         self.doubt: LogPoint | None = None
@@ -68,9 +71,11 @@ class EntryCheck:
             self._rows = note.rows if note is not None else []
             self.doubt = files.load_point("doubt")
             begun = files.load_point("cut")
+            files.noted_incarnation()
+            is_replaced = install.begun(self.notes, disk) is not None
         except StoreDamaged as damage:
             report.damage(self.notes, "", str(damage))
-            begun = None
+            begun, is_replaced = None, False
         self.committed_index = max(
             self.commit[0], _committed_index(disk.read_file(self.directory / "checkpoint"))
         )
@@ -79,6 +84,11 @@ class EntryCheck:
                 self.notes / "doubt", "",
                 f"a start cut entries through {self.doubt[0]}: until a leader has sent them again, this member votes "
                 "with reserve",
+            )  # fmt: skip
+        if is_replaced:
+            report.note(
+                self.notes / install.INSTALL, "",
+                "a leader's snapshot was about to replace the log: the next start does it",
             )  # fmt: skip
         if begun is not None:
             report.note(

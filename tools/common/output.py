@@ -5,9 +5,10 @@ A result is a line, a table, or with `--json` one JSON document. Notes, progress
 standard error, so that a pipe carries results only. With `--json` an error is JSON as well:
 `{"error": ..., "hint": ...}`.
 
-Exit codes: 0 done, 1 it failed or was done in part, 2 it could not even be tried (wrong use, unreadable
-input), 130 stopped by Ctrl-C, 141 whoever read the output had seen enough. Expected errors end in a sentence
-and what to do next, never in a traceback; an exception that is not listed here is a bug and shows as one.
+Exit codes: 0 done, 1 it failed or was done in part (`ropewalk kv`: there is no such value, or another one, and 2 where
+it failed), 2 it could not even be tried (wrong use, unreadable input), 130 stopped by Ctrl-C, 141 whoever read the
+output had seen enough. Expected errors end in a sentence and what to do next, never in a traceback; an exception that
+is not listed here is a bug and shows as one.
 """
 
 from __future__ import annotations
@@ -266,14 +267,14 @@ def fail(text: str, hint: str | None = None, *, exit_code: int = FAILED, as_json
 
 
 @contextmanager
-def expected_errors(*, as_json: bool = False) -> Iterator[None]:
-    """Turn the errors a user can meet into sentences and exit codes."""
+def expected_errors(*, as_json: bool = False, failed: int = FAILED) -> Iterator[None]:
+    """Turn the errors a user can meet into sentences and exit codes; `failed`: where 1 says something else."""
     try:
         yield
     except (UsageError, BadAddress) as exc:
         fail(str(exc), exit_code=USAGE, as_json=as_json)
     except RopewalkError as exc:
-        fail(str(exc), hint_for(exc), as_json=as_json)
+        fail(str(exc), hint_for(exc), exit_code=failed, as_json=as_json)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
@@ -281,6 +282,7 @@ def expected_errors(*, as_json: bool = False) -> Iterator[None]:
 def hint_for(exc: RopewalkError) -> str | None:
     """Return the remedy of an error."""
     from ropewalk.client.blocking.simple import NoNameServer
+    from ropewalk.format.kv.commands import KNOWS_NO_LEADER
 
     if isinstance(exc, NoNameServer):
         return "start one with `ropewalk namesrv` or `ropewalk broker`, or name another one with -n HOST:PORT"
@@ -305,6 +307,8 @@ def hint_for(exc: RopewalkError) -> str | None:
         return "it may or may not have been done; look before you repeat it"
     if isinstance(exc, TryLater):
         return "the broker is busy: try again in a moment"
+    if KNOWS_NO_LEADER in (exc.remark or ""):
+        return "most members have to run and to hear each other: `ropewalk admin dledger status` shows them"
     if isinstance(exc, TryElsewhere):
         return "this broker cannot serve the request at the moment; its log says why"
     if isinstance(exc, ProtocolError):

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
-from tools.common.options import Json, NameServers, Timeout, complete_broker
+from tools.common.options import Json, NameServers, complete_broker
 from tools.common.output import FAILED, OK, UsageError, expected_errors, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -24,12 +24,18 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
+_HELP: Final = (
+    "Use the key-value store that a DLedger group replicates. Exit codes: 0 done; 1 the store answered, and there is "
+    "no such value, another one, or the lock is taken; 2 there was no answer, or a refusal (no store, no name server, "
+    "no quorum, wrong use)."
+)
+
 app = typer.Typer(
     name="kv",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Use the key-value store that a DLedger group replicates.",
+    help=_HELP,
 )
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
@@ -49,6 +55,14 @@ Unsafe = Annotated[
     typer.Option("--unsafe", help="Read what a member has, however old, without asking the leader."),
 ]
 TIMEOUT_S = 10.0
+NOT_DONE: Final = 2
+"""The exit code where the store did not answer, or refused: 1 says that a value or a lock is not there to have."""
+Timeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout", min=0.001, help="Seconds for the whole call, attempts at all members included."
+    ),
+]
 
 
 @app.callback()
@@ -60,7 +74,10 @@ def kv() -> None:
 def _opened(name_server: str, broker: str | None, timeout: float, *, as_json: bool = False) -> Iterator[Kv]:
     from ropewalk.client.blocking.kv import Kv
 
-    with expected_errors(as_json=as_json), Kv(name_server, broker=broker, timeout=timeout) as store:
+    with (
+        expected_errors(as_json=as_json, failed=NOT_DONE),
+        Kv(name_server, broker=broker, timeout=timeout) as store,
+    ):
         yield store
 
 
@@ -73,7 +90,10 @@ def get(
     timeout: Timeout = TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Print the value of a key, the newest there is, whichever member is asked. Exits with 1 where it has none."""
+    """Print the value of a key, the newest there is, whichever member is asked.
+
+    Exits with 1 where it has none, and with 2 where no answer came.
+    """
     with _opened(name_server, broker, timeout, as_json=as_json) as store:
         value = store.get(key, unsafe=unsafe)
     if as_json:
@@ -169,7 +189,7 @@ def scan(
 def lock(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The lock's name.")],
     words: Annotated[
-        list[str], typer.Argument(metavar="COMMAND…", help="What to run while the lock is held.")
+        list[str], typer.Argument(metavar="COMMAND", help="What to run while the lock is held.")
     ],
     lease: Annotated[
         float,
@@ -242,17 +262,26 @@ def status_rows(found: Sequence[KvStatus]) -> list[tuple[object, ...]]:
     ordered = sorted(
         found, key=lambda each: (_first_key(each), not each.values["leads"], each.values["member"])
     )
-    rows = [
-        tuple(
-            _text(_first_key(each)) if key == "firstKey" else each.values.get(key, "")
-            for key in _COLUMNS.values()
-        )
-        for each in ordered
-    ]
+    members = _members(found)
+    rows = [tuple(_cell(each, key, members) for key in _COLUMNS.values()) for each in ordered]
     heard = {(each.values["region"], each.values["member"]) for each in found}
-    named = {(each.values["region"], member) for each in found for member in each.values["members"]}
+    named = {(region, member) for region, those in members.items() for member in those}
     unheard = [""] * (len(_COLUMNS) - 4)
     return rows + [(region, "", member, "?  no answer", *unheard) for region, member in sorted(named - heard)]
+
+
+def _members(found: Sequence[KvStatus]) -> dict[int, tuple[str, ...]]:
+    """Return the members of each region, as its leader has them, or who is in the newest term."""
+    newest = sorted(found, key=lambda each: (each.values["leads"], each.values.get("term", 0)))
+    return {each.values["region"]: tuple(each.values["members"]) for each in newest}
+
+
+def _cell(found: KvStatus, key: str, members: Mapping[int, Sequence[str]]) -> object:
+    if key == "firstKey":
+        return _text(_first_key(found))
+    if key == "role" and found.values["member"] not in members[found.values["region"]]:
+        return "no member any more"
+    return found.values.get(key, "")
 
 
 def _first_key(found: KvStatus) -> bytes:
@@ -266,7 +295,10 @@ def status(
     timeout: Timeout = TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Show each member of each region: who leads, how far its log is applied, what it holds."""
+    """Show each member of each region: who leads, how far its log is applied, what it holds.
+
+    With `--json` the keys that bound a region are in hexadecimal: `firstKey` is `6d` where the table says `m`.
+    """
     with _opened(name_server, broker, timeout, as_json=as_json) as store:
         found = store.status()
         if not found:

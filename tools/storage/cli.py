@@ -184,6 +184,8 @@ ConfigFile = Annotated[
 def verify(directory: Directory, config: ConfigFile = None, as_json: Json = False) -> None:
     """Verify every byte that a broker or a reader relies on: records, queue entries, index, checksums, configuration.
 
+    Of the key-value store's regions it verifies logs, notes and snapshots.
+
     Changes nothing, and works on a Ropewalk or Apache RocketMQ store whose broker is stopped. Exit codes: 0 the store
     is clean, 1 damage was found, 2 it cannot be read, or a broker has it open.
     """
@@ -202,10 +204,16 @@ def verify(directory: Directory, config: ConfigFile = None, as_json: Json = Fals
             if found.advice:
                 print(f"  {found.advice}")
         looked = verification.counts
+        regions = (
+            f", and of the key-value store at {counted(looked.region_entries, 'record')} and "
+            f"{counted(looked.snapshots, 'snapshot')} in {counted(looked.regions, 'region')}"
+            if looked.regions
+            else ""
+        )
         print(
             f"{counted(damages, 'damaged place')}; looked at {counted(looked.records, 'record')} in "
             f"{counted(looked.segments, 'segment')}, {counted(looked.queues, 'queue')}, "
-            f"{counted(looked.items, 'index item')} and {counted(looked.blocks, 'checksum')}"
+            f"{counted(looked.items, 'index item')} and {counted(looked.blocks, 'checksum')}{regions}"
         )
     raise typer.Exit(FAILED if damages else OK)
 

@@ -18,7 +18,9 @@ from typing import Any
 
 import crc32c
 
+from broker.replication.dledger.peer_notes import PeerNotes
 from broker.settings.config import ConfigError, load_config
+from broker.state.json_file import StoreConfigDamaged
 from ropewalk.format import fastjson
 from ropewalk.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from ropewalk.format.index import Geometry
@@ -36,6 +38,7 @@ from store.offline.repair import Repaired, repair
 from store.offline.start_preview import Outcome, recover_store, try_start
 from store.offline.verify import Verification
 from store.offline.verify_entries import EntryCheck
+from store.offline.verify_regions import region_facts, regions_of
 from store.queues.consume_queue import ConsumeQueue
 from store.recovery.delay_levels import DelayLevels
 from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
@@ -110,7 +113,7 @@ def verify_store(layout: Layout, progress: Progress) -> tuple[Verification, list
         verification.run()
     except OSError as exc:
         raise UnreadableStore(f"cannot read {exc.filename or layout.root}: {exc.strerror or exc}") from exc
-    findings = verification.findings + verify_configs(layout.root)
+    findings = verification.findings + verify_configs(layout.root) + _verify_peers(layout.root)
     return verification, sorted(findings, key=lambda finding: not finding.damage)
 
 
@@ -141,6 +144,16 @@ def verify_configs(root: Path) -> list[Finding]:
                     )
                 )
     return findings
+
+
+def _verify_peers(root: Path) -> list[Finding]:
+    """Return the damage of the incarnations that a DLedger member noted."""
+    folder = root / "ropewalk" / "dledger"
+    try:
+        PeerNotes(folder, DryRunDisk()).load()
+    except StoreConfigDamaged as exc:
+        return [Finding(True, str(folder / "peers.json"), "", str(exc))]
+    return []
 
 
 def _torn(path: Path, why: str) -> Finding:
@@ -366,6 +379,7 @@ def store_info(layout: Layout) -> dict[str, Any]:
             else None,
             "checksums": len(disk.names(root / "ropewalk" / "checksums")),
             "dledger": _ledger_facts(layout, disk),
+            "regions": [asdict(region_facts(root, id, disk)) for id in regions_of(root, disk)],
             "topics": topics,
         }
     except OSError as exc:
@@ -379,7 +393,7 @@ def _ledger_facts(layout: Layout, disk: DryRunDisk) -> dict[str, Any] | None:
     """Return what the small files of a DLedger member say; None for a plain store."""
     if layout.placing is not ENTRY:
         return None
-    check = EntryCheck(layout)
+    check = EntryCheck(layout.log_directory.parent, layout.root / "ropewalk" / "dledger")
     check.read_small_files(Findings(layout.root), disk)
     term, vote = check.ballot or (0, "")
     return {
@@ -435,6 +449,15 @@ def info_facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "committed", f"entries through {ledger['committedIndex']}"
         if ledger["doubtIndex"] is not None:
             yield "in doubt", f"entries through {ledger['doubtIndex']}, which a start had to cut"
+    for region in document["regions"]:
+        files = f"log of {counted(region['segments'], 'file')} from offset {region['log_start']} on"
+        behind = ", ".join(map(str, region["snapshots"]))
+        states = f"snapshots behind entries {behind}" if behind else "no snapshot"
+        problem = f"; {region['problem']}" if region["problem"] else ""
+        yield (
+            f"region {region['id']}",
+            f"committed entries through {region['committed_index']}, {files}, {states}{problem}",
+        )
     point = document["checkpoint"]
     if point is not None:
         parts = {"log": "physic", "queues": "logics", "key index": "index"}

@@ -34,6 +34,8 @@ from ropewalk.format.headers import (
 _PAUSE_S: Final = 0.5
 _TRIES: Final = 20
 _TRANSIENT: Final = ("NOT_LEADER", "NOT_READY", "CHANGE_IN_PROGRESS", "UNKNOWN")
+_SILENT_TRIES: Final = 2
+"""After so many attempts a person is told what is waited for: an election takes about a second."""
 _LAG_MAX: Final = 1000
 """Entries that a learner may lack when it is made a voter; the leader has the last word."""
 
@@ -74,18 +76,18 @@ class LedgerSteps(MessageSteps):
     def readmit(self, broker: str, id: str) -> Steps[dict[str, str]]:
         """Have the members of a broker's DLedger group let one in that lost its log; it learns before it votes.
 
-        Returns by member how it answered: "" where it lets it in. Members that are not asked because they do not
-        answer are those of `skipped`. Raises `Rejected` where the group has no such member.
+        Returns by member of the group how it answered: "" where it lets it in. Raises `Rejected` where the group has no
+        such member.
         """
         found = yield from self.ledger_status(broker=broker)
-        members = sorted({member for each in found for member in each.members.everyone})
+        members = _members(each for each in found if each.id != id)
         if id not in members:
             raise Rejected(
                 f"{id} is no member of {broker}; its members are {', '.join(members) or 'unknown'}"
             )
-        answers: dict[str, str] = {}
+        answers = {member: f"{member} does not answer" for member in members if member != id}
         for each in found:
-            if each.id == id:
+            if each.id not in answers:
                 continue
             try:
                 yield from self.ask(
@@ -126,23 +128,28 @@ class LedgerSteps(MessageSteps):
         replacing: str = "",
         *,
         wait_s: float = 30.0,
+        told: Callable[[str], None] = _nobody,
     ) -> Steps[LedgerMembers]:
         """Have the leader take one step: a member `learn`s, a learner is `promote`d, a member is `remove`d.
 
         Returns the members then, when the regions of a key-value store have them, too. A leader that is lost meanwhile
-        is followed by the next one, which is asked again. Raises what the leader answered where it refuses, and
-        `Rejected` where regions have not followed within `wait_s`.
+        is followed by the next one, which is asked again. `told` hears what is waited for. Raises what the leader
+        answered where it refuses, and `Rejected` where nobody leads, or regions have not followed, within `wait_s`.
         """
-        members = yield from self._change_group(broker, change, id, address, replacing)
-        yield from self._await_regions(broker, wait_s)
+        header = LedgerChangeHeader(change, id, address, replacing)
+        members = yield from self._change_group(broker, header, wait_s, told)
+        yield from self._await_regions(broker, wait_s, told)
         return members
 
-    def _await_regions(self, broker: str, wait_s: float) -> Steps[None]:
+    def _await_regions(self, broker: str, wait_s: float, told: Callable[[str], None]) -> Steps[None]:
         """Wait until all regions of the key-value store, if there is one, have the members of the group."""
-        for _ in range(max(int(wait_s / _PAUSE_S), 1)):
+        tries = max(int(wait_s / _PAUSE_S), 1)
+        for attempt in range(tries):
             leader = _leader((yield from self.ledger_status(broker=broker)))
             if leader is not None and not leader.regions_behind:
                 return
+            if attempt == _SILENT_TRIES:
+                told(f"the group has made the change; its key-value store is waited for, up to {wait_s:g} s")
             yield Pause(_PAUSE_S)
         behind = ", ".join(map(str, leader.regions_behind)) if leader is not None else ""
         raise Rejected(
@@ -154,16 +161,15 @@ class LedgerSteps(MessageSteps):
         )
 
     def _change_group(
-        self, broker: str, change: str, id: str, address: str, replacing: str
+        self, broker: str, header: LedgerChangeHeader, wait_s: float, told: Callable[[str], None]
     ) -> Steps[LedgerMembers]:
         failure: RopewalkError | None = None
-        for _ in range(_TRIES):
+        for attempt in range(max(int(wait_s / _PAUSE_S), 1)):
             leader = _leader((yield from self.ledger_status(broker=broker)))
             if leader is not None:
                 is_again = failure is not None or leader.regions_behind
-                if change == "remove" and is_again and id not in leader.members.everyone:
+                if header.change == "remove" and is_again and header.id not in leader.members.everyone:
                     return leader.members
-                header = LedgerChangeHeader(change, id, address, replacing)
                 try:
                     answer = yield from self.ask(
                         leader.member.address, RequestCode.ROPEWALK_LEDGER_CHANGE, header
@@ -175,6 +181,9 @@ class LedgerSteps(MessageSteps):
                     if not (refused.remark or "").startswith(_TRANSIENT):
                         raise
                     failure = refused
+            if attempt == _SILENT_TRIES:
+                why = str(failure) if leader is not None else f"no member of {broker} leads"
+                told(f"{why}; it is tried for {wait_s:g} s")
             yield Pause(_PAUSE_S)
         raise failure or Rejected(
             f"no member of {broker} leads: most voters have to be there. `ropewalk admin dledger status` shows them; "
@@ -195,7 +204,7 @@ class LedgerSteps(MessageSteps):
 
         `told` hears of the progress. Raises `Rejected` when `wait_s` have passed without any: it learns on.
         """
-        members = yield from self.change_members(broker, "learn", id, address, wait_s=wait_s)
+        members = yield from self.change_members(broker, "learn", id, address, wait_s=wait_s, told=told)
         if id in members.learners:
             told(f"{id} learns, and votes when it has the log")
             yield from self.await_learner(broker, id, wait_s=wait_s, told=told)
@@ -267,6 +276,12 @@ class LedgerSteps(MessageSteps):
 
 def _leader(found: Iterable[LedgerStatus]) -> LedgerStatus | None:
     return max((each for each in found if each.leads), key=lambda each: each.term, default=None)
+
+
+def _members(found: Iterable[LedgerStatus]) -> tuple[str, ...]:
+    """Return the members of a group as the newest of these has them: an empty one only knows its `dLegerPeers`."""
+    newest = max(found, key=lambda each: (each.leads, each.committed, each.term), default=None)
+    return tuple(sorted({*newest.members.everyone})) if newest is not None else ()
 
 
 def _peer(peers: Iterable[LedgerPeerStatus], id: str) -> LedgerPeerStatus | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Never, ParamSpec, TypeVar
 
@@ -21,7 +20,7 @@ from ropewalk.client.admin.cluster import ADMIN_TIMEOUT_S
 from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.core.options import check_arguments, check_seconds, refuse_unknown
-from ropewalk.client.core.steps import Steps
+from ropewalk.client.core.steps import Steps, told_as
 from ropewalk.client.machine import clock, name_servers_or_default
 
 P = ParamSpec("P")
@@ -33,7 +32,7 @@ def _held(
 ) -> Callable[Concatenate[AsyncAdmin, P], Coroutine[Any, Any, T]]:
     """Return a method that holds this conversation, with its parameters and its docstring."""
 
-    @wraps(conversation)
+    @told_as(conversation)
     async def method(self: AsyncAdmin, /, *args: P.args, **kwargs: P.kwargs) -> T:
         check_arguments(conversation, self._core, *args, **kwargs)
         self._lifespan.require_open()

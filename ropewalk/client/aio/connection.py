@@ -198,7 +198,7 @@ class AsyncConnection:
         """Hang up. What is under way will never be answered; closing twice is harmless."""
         self._close("the connection was closed by this program")
 
-    def renew(self) -> None:
+    def _renew(self) -> None:
         """Let go of the socket in a child process.
 
         Its number now stands for the null device: what the child's copy of the loop still does with it reaches

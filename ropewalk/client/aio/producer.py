@@ -173,9 +173,10 @@ class AsyncProducer:
 
     @property
     def client_id(self) -> str:
+        """The name of this client at brokers."""
         return self._core.client_id
 
-    def renew(self) -> None:
+    def _renew(self) -> None:
         """Be another client in a child process, if it was not opened; one that was is refused there."""
         self._core.client_id = own_client_id(self._given_id)
 

@@ -89,7 +89,7 @@ class AsyncPullConsumer:
         renew_after_fork(self)
         self._lifespan = Lifespan("pull consumer", self._run)
 
-    def renew(self) -> None:
+    def _renew(self) -> None:
         """Be another client in a child process, if it was not opened; one that was is refused there."""
         self._core.renew(new_client_id())
         if self._tracing is not None:

@@ -222,7 +222,7 @@ class AsyncPushConsumer:
                 raise
         await self.close()
 
-    def renew(self) -> None:
+    def _renew(self) -> None:
         """Be another client in a child process, if it was not opened; one that was is refused there."""
         self._core.renew(own_client_id(self._given_id))
         if self._tracing is not None:

@@ -11,7 +11,6 @@ at a time uses an `Admin`. Errors are those of `ropewalk.errors`; what nobody an
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from types import TracebackType
 from typing import Concatenate, Never, ParamSpec, TypeVar
 
@@ -19,7 +18,7 @@ from ropewalk.client.admin.brokers import AdminCore
 from ropewalk.client.admin.cluster import ADMIN_TIMEOUT_S
 from ropewalk.client.blocking.links import BlockingLinks
 from ropewalk.client.core.options import check_arguments, check_seconds, refuse_unknown
-from ropewalk.client.core.steps import Steps
+from ropewalk.client.core.steps import Steps, told_as
 from ropewalk.client.machine import clock, name_servers_or_default
 
 P = ParamSpec("P")
@@ -29,7 +28,7 @@ T = TypeVar("T")
 def _held(conversation: Callable[Concatenate[AdminCore, P], Steps[T]]) -> Callable[Concatenate[Admin, P], T]:
     """Return a method that holds this conversation, with its parameters and its docstring."""
 
-    @wraps(conversation)
+    @told_as(conversation)
     def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
         check_arguments(conversation, self._core, *args, **kwargs)
         self._core.forget_skipped()

@@ -149,7 +149,7 @@ class Connection:
         """Hang up. What is under way will never be answered; closing twice is harmless."""
         self._close("the connection was closed by this program")
 
-    def renew(self) -> None:
+    def _renew(self) -> None:
         """Let go of the socket in a child process: it is the parent's, for whom it stays open."""
         self._answers.clear()
         self._close("this process was forked: the connection is its parent's")

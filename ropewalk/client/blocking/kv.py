@@ -15,17 +15,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Concatenate, Never, ParamSpec, TypeVar
 
 from ropewalk.client.blocking.links import BlockingLinks
 from ropewalk.client.core.options import check_arguments, check_seconds, refuse_unknown
-from ropewalk.client.core.steps import Steps
+from ropewalk.client.core.steps import Steps, told_as
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.kv.core import KV_TIMEOUT_S, KvCore
-from ropewalk.client.kv.operations import Text
 from ropewalk.client.kv.results import KvLock
 from ropewalk.client.machine import clock, name_servers_or_default
 from ropewalk.errors import TryLater
@@ -37,7 +35,7 @@ T = TypeVar("T")
 def _held(conversation: Callable[Concatenate[KvCore, P], Steps[T]]) -> Callable[Concatenate[Kv, P], T]:
     """Return a method that holds this conversation, with its parameters and its docstring."""
 
-    @wraps(conversation)
+    @told_as(conversation)
     def method(self: Kv, /, *args: P.args, **kwargs: P.kwargs) -> T:
         check_arguments(conversation, self._core, *args, **kwargs)
         with self._lock:
@@ -47,7 +45,16 @@ def _held(conversation: Callable[Concatenate[KvCore, P], Steps[T]]) -> Callable[
 
 
 class Kv:
-    """A client of the key-value store of one DLedger group. Use it as `with`, or `close` it."""
+    """A client of the key-value store of one DLedger group. Use it as `with`, or `close` it.
+
+    Keys and values are str or bytes, and str is taken for its UTF-8; what comes back is bytes: `get` returns those of
+    the value, or None where there is none.
+
+    Calls raise `OutcomeUnknown` for a write that may or may not have been done, `Unreachable`, `TryLater` or
+    `TryElsewhere` where no member served it within the timeout, `Rejected` for what the store refuses (`Fenced`: the
+    lock that guards a write is lost), `LocalProtocolError` for a key that it cannot take, `TypeError` for other types.
+    All but the last are `RopewalkError`.
+    """
 
     def __init__(
         self,
@@ -79,7 +86,7 @@ class Kv:
         self._lock = threading.Lock()
         renew_after_fork(self)
 
-    def renew(self) -> None:
+    def _renew(self) -> None:
         """Begin a session of its own in a child process. Called after a fork."""
         self._lock = threading.Lock()
         self._core.renew()
@@ -118,9 +125,14 @@ class Kv:
     renew_lock = _held(KvCore.renew_lock)
     release = _held(KvCore.release)
 
-    @contextmanager
-    def lock(self, name: Text, *, lease: float = 10.0, wait: float = 10.0) -> Iterator[KvLock]:
+    def lock(
+        self, name: str | bytes, *, lease: float = 10.0, wait: float = 10.0
+    ) -> AbstractContextManager[KvLock]:
         """Hold a lock within a `with`. Raises `TryLater` if somebody else has it for the next `wait` seconds."""
+        return self._holding(name, lease, wait)
+
+    @contextmanager
+    def _holding(self, name: str | bytes, lease: float, wait: float) -> Iterator[KvLock]:
         held = self.acquire(name, lease=lease, wait=wait)
         if held is None:
             raise TryLater(f"somebody else has the lock {name!r}")

@@ -127,7 +127,7 @@ class LoopClient(Generic[C]):
         if thread is not None:
             thread.close()
 
-    def renew(self) -> None:
+    def _renew(self) -> None:
         """Begin anew in a child process: not started, and another client. The parent goes on as it was."""
         self._thread = None
         self._client = self._make(own_client_id(self._given_id))

@@ -221,7 +221,7 @@ class Producer:
         self._all_links: list[BlockingLinks] = []
         self._traces = TraceThread(self._core, lock, self._troubles) if self._options.trace else None
 
-    def renew(self) -> None:
+    def _renew(self) -> None:
         """Begin anew in a child process, as another client and with counts of its own.
 
         What the parent has pending is the parent's. Its locks may have been held by threads that the child has not.
@@ -238,6 +238,7 @@ class Producer:
 
     @property
     def client_id(self) -> str:
+        """The name of this client at brokers."""
         return self._core.client_id
 
     # Sending

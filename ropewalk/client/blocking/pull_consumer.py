@@ -95,7 +95,7 @@ class PullConsumer:
             self._trace = core.trace
             self._traces = TraceThread(core, self._lock, Troubles())
 
-    def renew(self) -> None:
+    def _renew(self) -> None:
         """Begin anew in a child process: with a client id of its own. Positions stay; connections see to themselves."""
         self._core.renew(new_client_id())
         self._begin_traces()

@@ -36,7 +36,7 @@ class UniqueKeys:
         self._counter = 0
         self._month_ms = month_start_ms(now_ms())
 
-    def renew(self) -> None:
+    def _renew(self) -> None:
         """Begin anew in a process that was forked: with its id and a salt of its own."""
         self._prefix = self._prefix_of(os.getpid(), random.SystemRandom().getrandbits(32))
 

@@ -18,9 +18,11 @@ A conversation must not yield while it is being closed: a shell that is cancelle
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Generator
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Generator
+from functools import wraps
+from typing import NamedTuple, ParamSpec, TypeVar, get_args
 
 import msgspec
 
@@ -30,6 +32,8 @@ from ropewalk.errors import OutcomeUnknown, RemoteProtocolError, RopewalkError, 
 from ropewalk.format.headers import HeaderError, decode_header
 from ropewalk.format.remoting import Command
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 H = TypeVar("H", bound=msgspec.Struct)
 
@@ -79,6 +83,24 @@ Effect = Ask | Oneway | Pause | AskAny | Prefetch | AwaitPrefetched
 Outcome = Command | RopewalkError
 Reply = Command | dict[int, Outcome] | int | None
 Steps = Generator[Effect, Reply, T]
+
+
+def told_as(conversation: Callable[..., Steps[object]]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that gives a method the name, docstring and signature of the conversation that it holds.
+
+    The method returns the result, and `help` and editors are to say so.
+    """
+
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(conversation, eval_str=True)
+        _effect, _reply, returned = get_args(signature.return_annotation)
+        result = None if returned is type(None) else returned
+        told = wraps(conversation)(method)
+        told.__annotations__ = conversation.__annotations__ | {"return": result}
+        told.__signature__ = signature.replace(return_annotation=result)  # type: ignore[attr-defined]
+        return told
+
+    return decorate
 
 
 def ask(address: str, command: Command, timeout_s: float) -> Steps[Command]:

@@ -21,6 +21,7 @@ from ropewalk.format.kv.items import (
 )
 
 Text = str | bytes
+"""A key, a value or the name of a lock: bytes, or text that is taken for its UTF-8."""
 
 
 def keys_of(operation: Operation) -> tuple[bytes, bytes | None]:

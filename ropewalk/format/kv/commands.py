@@ -22,6 +22,9 @@ from ropewalk.format.kv.items import (
     encode_values,
 )
 
+KNOWS_NO_LEADER: Final = "it knows no leader"
+"""Part of the remark of a member that can serve nothing, as most others do not run or do not hear it."""
+
 _COMMAND: Final = Layout(">Bq")
 _WRITE: Final = Layout(">qqqq")
 _PAIR: Final = Layout(">qq")

@@ -39,7 +39,7 @@ def test_a_text_that_is_no_member_is_refused_with_one_that_is(text: str) -> None
         ("n3-127.0.0.1:1,n4-127.0.0.1:2", "one member is taken in at a time"),
         ("n3-my host:1", "without blanks"),
         ("n3-h:1\n", "without blanks"),
-        ("n3-me@host:1", "is no member: write"),
+        ("n3-me@host:1", "is written wrong: write"),
         (f"n3-{'h' * 254}:1", "253 characters at most"),
         ("n3-::1:40911", "an IPv6 address is given by a name"),
         ("n3-[::1]:40911", "an IPv6 address is given by a name"),
@@ -49,7 +49,7 @@ def test_a_text_that_is_no_member_is_refused_with_one_that_is(text: str) -> None
         ("n3-127.0.0.1:0", "a port is a number from 1 to 65535"),
         ("n3-127.0.0.1:99999", "a port is a number from 1 to 65535"),
         ("n3-300.0.0.1:40911", "300.0.0.1 is no IPv4 address"),
-        ("n\u0663-h:1", "is no member: write"),
+        ("n\u0663-h:1", "is written wrong: write"),
     ],
 )
 def test_a_member_that_nobody_could_reach_is_refused_in_words_of_its_fault(text: str, why: str) -> None:
@@ -89,10 +89,21 @@ def test_the_status_of_a_leader_misses_no_link_to_a_member_that_was_removed_a_mo
     assert states(replace(LEADER, peers=down))[0] == "takes messages; no link to n2"
 
 
+def test_a_member_that_was_replaced_while_it_was_down_is_not_told_to_be_started() -> None:
+    gone = replace(PEER, id="n9", is_linked=False, heard_ms=120_000, match=-1)
+    away = replace(gone, id="n2")
+    rows = status_rows((replace(LEADER, peers=(gone, away)),))
+    assert {row[1]: row[-1] for row in rows[1:]} == {
+        "n2": "silent, heard 120.0 s ago; the others dial h:2",
+        "n9": "is no member any more; it is forgotten when all have let it go",
+    }
+    assert {row[4] for row in rows[1:]} == {""}, "the address of clients is unknown"
+
+
 def test_a_member_that_knows_no_leader_names_the_ones_that_it_has_no_link_to() -> None:
     down = replace(PEER, id="n0", is_linked=False), replace(PEER, id="n2", is_linked=False)
     started = replace(FOLLOWER, role="CANDIDATE", leader="", why="started", peers=down)
-    assert states(started)[:1] == ["knows no leader: started; no link to n0, n2"]
+    assert states(started)[:1] == ["knows no leader: it has heard of none since its start; no link to n0, n2"]
     refused = replace(started, peers=(down[0], replace(down[1], why="refused")))
     assert states(refused)[:1] == ["knows no leader: no link to n2 (refused); no link to n0"]
 

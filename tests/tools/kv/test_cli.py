@@ -14,11 +14,13 @@ from typer.testing import CliRunner, Result
 from ropewalk import Kv, KvLock, OutcomeUnknown
 from ropewalk.client.admin.results import BrokerMember
 from ropewalk.client.kv.results import KvStatus
-from ropewalk.errors import Rejected
+from ropewalk.codes import ResponseCode
+from ropewalk.errors import Rejected, error_for
+from ropewalk.format.kv.commands import KNOWS_NO_LEADER
 from ropewalk.testing import BrokerProcess
 from tests.support.ports import free_ports
 from tests.support.waiting import until
-from tools.common.output import UsageError
+from tools.common.output import UsageError, hint_for
 from tools.kv.cli import app, status_rows
 from tools.kv.held import LOST, run_held
 
@@ -49,6 +51,30 @@ def test_a_member_that_does_not_answer_has_a_row_of_its_own() -> None:
     assert len({len(row) for row in rows}) == 1
 
 
+def test_a_store_without_a_quorum_is_told_of_the_members_that_do_not_run() -> None:
+    refused = error_for(ResponseCode.SERVICE_NOT_AVAILABLE, f"n2 cannot serve this: {KNOWS_NO_LEADER}")
+    hint = hint_for(refused)
+    assert hint is not None and "most members" in hint and "`ropewalk admin dledger status`" in hint
+
+
+def test_a_broker_that_was_removed_is_no_follower_and_no_one_to_wait_for() -> None:
+    def said(member: str, leads: bool, term: int, *members: str) -> KvStatus:
+        values = {
+            "region": 0,
+            "member": member,
+            "leads": leads,
+            "members": members,
+            "role": "FOLLOWER",
+            "term": term,
+        }
+        return KvStatus(BrokerMember("c", "b", 0, "127.0.0.1:1"), values)
+
+    removed = said("n0", False, 3, "n0", "n1", "n7")
+    for leads in (True, False):
+        rows = status_rows([removed, said("n1", leads, 4, "n1")])
+        assert {row[2]: row[3] for row in rows} == {"n0": "no member any more", "n1": "FOLLOWER"}
+
+
 def kv(namesrv: str, name: str, *words: str) -> Result:
     return CliRunner().invoke(app, [name, "-n", namesrv, *words])
 
@@ -63,6 +89,23 @@ def test_a_key_without_a_value_is_told_by_the_exit_code(namesrv: str) -> None:
     assert json.loads(kv(namesrv, "get", "a", "--json").stdout) == {"key": "a", "value": "1"}
     assert kv(namesrv, "delete", "a").exit_code == 0
     assert kv(namesrv, "delete", "a").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("get", "a"),
+        ("delete", "a"),
+        ("cas", "a", "1", "2"),
+        ("put", "a", "1"),
+        ("status",),
+        ("lock", "a", "true"),
+    ],
+)
+def test_a_store_that_does_not_answer_is_told_from_one_without_the_value(words: tuple[str, ...]) -> None:
+    (port,) = free_ports(1)
+    name, *rest = words
+    assert kv(f"127.0.0.1:{port}", name, "--timeout", "0.3", *rest).exit_code == 2
 
 
 def test_conditions_that_do_not_hold_store_nothing(namesrv: str) -> None:
@@ -112,7 +155,7 @@ def test_a_lock_that_somebody_else_has_is_told_by_the_exit_code(namesrv: str) ->
 def test_where_no_member_has_a_store_that_is_said() -> None:
     with BrokerProcess() as process:
         refused = kv(process.namesrv, "get", "a")
-    assert refused.exit_code == 1 and "ropewalkKvRegions" in refused.output
+    assert refused.exit_code == 2 and "ropewalkKvRegions" in refused.output
 
 
 class Renewals:

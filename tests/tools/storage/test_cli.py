@@ -11,6 +11,7 @@ import pytest
 
 from store.io.disk import Disk
 from store.message_store import MessageStore
+from tests.store.region_world import Region
 from tests.store.worlds import put
 from tests.support.clocks import Clock
 from tests.support.recorded_stores import unpack
@@ -265,3 +266,34 @@ def test_the_store_of_a_dledger_member_is_verified_and_described(
             and facts["logEnd"] == json.loads(ropewalk("store", "verify", place, "--json").out)["logEnd"]
         )
     assert "n0, in term 1, in which it voted for n0" in ropewalk("store", "info", root).out.decode()
+
+
+def test_verify_and_info_tell_of_the_regions_of_the_key_value_store(
+    ropewalk: RunCommand, tmp_path: Path
+) -> None:
+    root = tmp_path / "store"
+    fill_ledger(root)
+    region = Region(root / "kv" / "0", segment_size=None)
+    region.lead(1)
+    region.append(b"a command")
+    region.commit()
+    region.store.close()
+    clean = ropewalk("store", "verify", root)
+    assert clean.status == 0, clean.out
+    assert clean.lines[-1].endswith("at 2 records and 0 snapshots in 1 region")
+    assert "region 0 " in ropewalk("store", "info", root).out.decode()
+    (shown,) = ropewalk("store", "info", root, "--json").document["regions"]
+    assert (shown["id"], shown["committed_index"], shown["log_start"]) == (0, 1, 0)
+    flip(root / "kv" / "0" / "data" / f"{0:020d}", 60)
+    harmed = ropewalk("store", "verify", root)
+    assert harmed.status == 1 and harmed.lines[-1].startswith("1 damaged place; ")
+
+
+def test_verify_tells_that_the_known_incarnations_of_a_member_cannot_be_read(
+    ropewalk: RunCommand, tmp_path: Path
+) -> None:
+    root = tmp_path / "store"
+    fill_ledger(root)
+    (root / "ropewalk" / "dledger" / "peers.json").write_bytes(b"{torn")
+    done = ropewalk("store", "verify", root)
+    assert done.status == 1 and "peers.json cannot be read" in done.out.decode()

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ha.dledger.hello import CAME_BACK_EMPTY
-from ropewalk.client.admin.results import LedgerPeerStatus, LedgerStatus
+from ropewalk.client.admin.results import LedgerMembers, LedgerPeerStatus, LedgerStatus
 from ropewalk.client.blocking.admin import Admin
 from tools.admin.base import Sheet, command, tell_skipped
 from tools.common.options import complete_broker
@@ -42,7 +42,9 @@ COLUMNS = (
 
 SomeBroker = Annotated[
     str | None,
-    typer.Argument(metavar="BROKER", help="Only this broker's group.", autocompletion=complete_broker),
+    typer.Argument(
+        metavar="BROKER", help="The group, by the broker name of its members.", autocompletion=complete_broker
+    ),
 ]
 
 
@@ -89,10 +91,8 @@ def readmit(
     Every other member has to let it in; repeat the command when one that did not answer is back. No message is lost by
     it, whatever ID is given.
     """
-    name, found = one_group(admin, broker)
-    others = {other for each in found for other in each.members.everyone} - {member}
+    name, _found = one_group(admin, broker)
     answers = admin.readmit(name, member)
-    answers |= {other: f"{other} does not answer" for other in others - answers.keys()}
     refused = sorted((other, why) for other, why in answers.items() if why)
     if as_json:
         print_json({"broker": name, "member": member, "answers": answers})
@@ -165,12 +165,20 @@ def _silent(
 ) -> list[tuple[object, ...]]:
     """Return the rows of members that did not answer themselves."""
     teller = leader or max(members, key=lambda each: each.term)
-    answered = {each.id for each in members}
+    answered, those = {each.id for each in members}, teller.members
     return [
-        (broker, peer.id, "?", "", peer.address, "", peer.match if peer.match >= 0 else "", "", "", "", _link(peer))
+        (
+            broker,
+            peer.id,
+            "?",
+            *[""] * 3,
+            peer.match if peer.match >= 0 else "",
+            *[""] * 3,
+            _link(peer, those),
+        )
         for peer in teller.peers
         if peer.id not in answered
-    ]  # fmt: skip
+    ]
 
 
 def _state(each: LedgerStatus) -> str:
@@ -211,11 +219,17 @@ def _own_place(each: LedgerStatus) -> str:
         if not peer.is_linked:
             parted.setdefault(peer.why, []).append(peer.id)
     missing = parted.pop("", [])
-    words = [f"no link to {', '.join(ids)} ({why})" for why, ids in parted.items()] or [each.why]
+    words = [f"no link to {', '.join(ids)} ({why})" for why, ids in parted.items()] or [_why(each)]
     words += [f"no link to {', '.join(missing)}"] if missing else []
     return f"knows no leader: {'; '.join(words)}"
 
 
-def _link(peer: LedgerPeerStatus) -> str:
+def _why(each: LedgerStatus) -> str:
+    return "it has heard of none since its start" if each.why == "started" else each.why
+
+
+def _link(peer: LedgerPeerStatus, members: LedgerMembers) -> str:
+    if peer.id not in members.everyone:
+        return "is no member any more; it is forgotten when all have let it go"
     heard = "never heard" if peer.heard_ms < 0 else f"heard {peer.heard_ms / 1000:.1f} s ago"
-    return f"silent, {heard}" + (f": {peer.why}" if peer.why else "")
+    return f"silent, {heard}; the others dial {peer.address}" + (f": {peer.why}" if peer.why else "")

@@ -33,6 +33,14 @@ MemberId = Annotated[str, typer.Argument(metavar="ID", help="A member, e.g. n2."
 Wait = Annotated[
     float, typer.Option("--wait", min=1, help="Seconds that may pass without progress of the new member.")
 ]
+WaitForGroup = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        min=1,
+        help="Seconds to wait for a leader, and for the regions of a key-value store to follow.",
+    ),
+]
 
 
 def split_member(text: str) -> tuple[str, str]:
@@ -101,10 +109,12 @@ def promote(
 
 
 @command(app, "remove")
-def remove(admin: Admin, member: MemberId, broker: SomeBroker = None, *, as_json: bool) -> None:
+def remove(
+    admin: Admin, member: MemberId, broker: SomeBroker = None, wait: WaitForGroup = 30.0, *, as_json: bool
+) -> None:
     """Remove a member, dead or alive. A leader hands over first. Its process goes on: stop it afterwards."""
     name, _found = one_group(admin, broker)
-    members = admin.change_members(name, "remove", member)
+    members = admin.change_members(name, "remove", member, wait_s=wait, told=_quiet if as_json else note)
     _show(name, f"{member} is removed", members, as_json=as_json)
 
 

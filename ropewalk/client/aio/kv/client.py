@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
-from functools import partial, wraps
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, Final, Never, ParamSpec, TypeVar
 
@@ -24,7 +24,7 @@ from ropewalk.client.aio.kv.gathering import Gathering
 from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.core.options import check_arguments, check_seconds, refuse_unknown
-from ropewalk.client.core.steps import Steps
+from ropewalk.client.core.steps import Steps, told_as
 from ropewalk.client.kv.core import KV_TIMEOUT_S, KvCore
 from ropewalk.client.kv.operations import (
     Text,
@@ -56,7 +56,7 @@ def _held(
 ) -> Callable[Concatenate[AsyncKv, P], Coroutine[Any, Any, T]]:
     """Return a method that holds this conversation, with its parameters and its docstring."""
 
-    @wraps(conversation)
+    @told_as(conversation)
     async def method(self: AsyncKv, /, *args: P.args, **kwargs: P.kwargs) -> T:
         check_arguments(conversation, self._core, *args, **kwargs)
         self._lifespan.require_open()
@@ -77,7 +77,7 @@ def _gathered(
     def decorate(
         together: Callable[Concatenate[AsyncKv, P], Coroutine[Any, Any, T]],
     ) -> Callable[Concatenate[AsyncKv, P], Coroutine[Any, Any, T]]:
-        @wraps(conversation)
+        @told_as(conversation)
         async def method(self: AsyncKv, /, *args: P.args, **kwargs: P.kwargs) -> T:
             if not self._batching or kwargs.get("guard") is not None:
                 return await alone(self, *args, **kwargs)
@@ -91,7 +91,16 @@ def _gathered(
 
 
 class AsyncKv:
-    """A client of the key-value store of one DLedger group. Use it as `async with`, or `start` and `close` it."""
+    """A client of the key-value store of one DLedger group. Use it as `async with`, or `start` and `close` it.
+
+    Keys and values are str or bytes, and str is taken for its UTF-8; what comes back is bytes: `get` returns those of
+    the value, or None where there is none.
+
+    Calls raise `OutcomeUnknown` for a write that may or may not have been done, `Unreachable`, `TryLater` or
+    `TryElsewhere` where no member served it within the timeout, `Rejected` for what the store refuses (`Fenced`: the
+    lock that guards a write is lost), `LocalProtocolError` for a key that it cannot take, `NotOpen` outside
+    `async with`, `TypeError` for other types. All but the last are `RopewalkError`.
+    """
 
     def __init__(
         self,
@@ -236,9 +245,14 @@ class AsyncKv:
     renew_lock = _held(KvCore.renew_lock)
     release = _held(KvCore.release)
 
-    @asynccontextmanager
-    async def lock(self, name: Text, *, lease: float = 10.0, wait: float = 10.0) -> AsyncIterator[KvLock]:
+    def lock(
+        self, name: str | bytes, *, lease: float = 10.0, wait: float = 10.0
+    ) -> AbstractAsyncContextManager[KvLock]:
         """Hold a lock within an `async with`. Raises `TryLater` if another one has it for the next `wait` seconds."""
+        return self._holding(name, lease, wait)
+
+    @asynccontextmanager
+    async def _holding(self, name: str | bytes, lease: float, wait: float) -> AsyncIterator[KvLock]:
         held = await self.acquire(name, lease=lease, wait=wait)
         if held is None:
             raise TryLater(f"somebody else has the lock {name!r}")

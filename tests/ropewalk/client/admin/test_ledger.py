@@ -118,6 +118,40 @@ def test_a_learner_that_lags_a_little_is_promoted_a_little_later() -> None:
     assert driven(group.promote_member("b", "n3")) == (VOTES, 1.0)
 
 
+class Readmissions(LedgerSteps):
+    """Members that let everybody in."""
+
+    def __init__(self, found: tuple[LedgerStatus, ...]) -> None:
+        self.asked: list[str] = []
+        self._found = found
+
+    def ledger_status(self, *, broker: str | None = None) -> Steps[tuple[LedgerStatus, ...]]:
+        yield from ()
+        return self._found
+
+    def ask(
+        self, address: str, code: int, header: msgspec.Struct | None = None, body: bytes = b""
+    ) -> Steps[Command]:
+        yield from ()
+        self.asked.append(address)
+        return Command(code)
+
+
+def test_a_member_is_let_in_by_those_that_the_group_has_now_and_by_none_that_its_settings_still_name() -> (
+    None
+):
+    leader = replace(LEADER, members=LedgerMembers(("n0", "n1", "n3")))
+    removed = replace(NO_LEADER, id="n2", member=BrokerMember("c", "b", 2, "a:2"), committed=4_000)
+    empty = replace(NO_LEADER, id="n3", member=BrokerMember("c", "b", 3, "a:3"), term=9, committed=-1)
+    for found in ((empty, removed, leader), (empty, removed, replace(leader, leads=False))):
+        group = Readmissions(found)
+        steps = group.readmit("b", "n3")
+        with pytest.raises(StopIteration) as over:
+            next(steps)
+        assert over.value.value == {"n0": "", "n1": "n1 does not answer"}
+        assert group.asked == ["a:1"]
+
+
 def test_a_refusal_for_good_is_told_at_once() -> None:
     group = Group(
         {"remove": [said(ResponseCode.ILLEGAL_OPERATION, "n7 is no member of this group")]}, [LEADER]
@@ -129,6 +163,17 @@ def test_a_refusal_for_good_is_told_at_once() -> None:
 def test_a_group_without_a_leader_is_told_of_what_to_do() -> None:
     with pytest.raises(Rejected, match=r"most voters have to be there.*`ropewalk admin dledger force`"):
         driven(Group({}, [NO_LEADER]).change_members("b", "remove", "n2"))
+
+
+def test_a_removal_without_a_leader_tells_what_it_waits_for_and_ends_when_its_wait_is_over() -> None:
+    told: list[str] = []
+    steps = Group({}, [NO_LEADER]).change_members("b", "remove", "n2", wait_s=4, told=told.append)
+    paused = 0.0
+    with pytest.raises(Rejected, match="no member of b leads"):
+        for effect in steps:
+            assert isinstance(effect, Pause)
+            paused += effect.seconds
+    assert paused == 4 and told == ["no member of b leads; it is tried for 4 s"]
 
 
 @pytest.mark.parametrize(
