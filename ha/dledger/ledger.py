@@ -75,7 +75,8 @@ from ha.raft.types import (
     link_of,
 )
 from ropewalk.errors import RemoteProtocolError, RopewalkError
-from ropewalk.format.dledger.configuration import Configuration, configuration_in, encode_configuration
+from ropewalk.format.dledger.configuration import Configuration, encode_configuration
+from ropewalk.format.dledger.entry import configuration_in
 from ropewalk.format.dledger.frame import Kind, encode_head_with
 
 log = structlog.get_logger("ha.dledger")
