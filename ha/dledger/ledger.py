@@ -413,6 +413,12 @@ class LedgerShell:
         """Return the term that this member is in."""
         return self.core.term
 
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether the log of this member has no entry."""
+        end: Point = self.core.log.end
+        return end.index < 0
+
     def met(self, peer: MemberId, term: int, lost: bool) -> None:
         """Tell the core the term of a peer, and whether it knows that this member had lost its log."""
         self._tell(Met(peer, term, lost))
