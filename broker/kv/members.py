@@ -54,7 +54,7 @@ class RegionMembers:
         return shared.configurations.newest is not None and shared.me.id not in shared.config.members
 
     def identity(self) -> dict[str, object]:
-        """Return this member's id and, if it knows them for good, the members of the group, and since which entry."""
+        """Return the id of this member and, once settled, those of all members and the entry that says so."""
         settled = self._shared.settled
         told: dict[str, object] = {"member": self._shared.me.id}
         if settled is not None:

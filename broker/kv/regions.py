@@ -308,7 +308,7 @@ class KvRegions:
         return self._members.is_removed
 
     def identity(self) -> dict[str, object]:
-        """Return who this member is, and who the members of the group are."""
+        """Return the id of this member, and those of all members of the group."""
         return self._members.identity()
 
     def table(self) -> list[dict[str, object]]:
