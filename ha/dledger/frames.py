@@ -27,7 +27,8 @@ from ha.raft.types import (
     VoteResult,
 )
 from ropewalk.errors import CorruptRecord, RemoteProtocolError
-from ropewalk.format.dledger.configuration import Configuration, configuration_in
+from ropewalk.format.dledger.configuration import Configuration
+from ropewalk.format.dledger.entry import configuration_in
 from ropewalk.format.dledger.frame import (
     CONFIG,
     LEARNER,

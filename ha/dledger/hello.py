@@ -19,7 +19,9 @@ refused; one that the older says nothing of is linked (`ha.dledger.address_book`
 An *incarnation* is drawn when a member's log is made. One that comes back with another has lost its log, and with it
 all that it had confirmed: a vote of it could elect a leader that lacks committed entries, so it is refused until an
 operator has let it in again. Then it is told that its log was lost, and learns before it votes
-(`ha.raft.membership`).
+(`ha.raft.membership`). One whose log is empty takes the refusal itself for that: two that lost their logs at once know
+nothing of what was, and would be a majority that begins anew without the third, which does. Of a member with a log the
+refusal changes nothing: the one that refuses may have come with the store of an earlier life.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from ha.raft.types import Link, MemberId
 from ropewalk.errors import RemoteProtocolError
 
 __all__ = [
+    "CAME_BACK_EMPTY",
     "CHALLENGE_SIZE",
     "IntroductionProbe",
     "Identity",
@@ -60,6 +63,8 @@ _PROOF_SIZE: Final = 32
 _NO_PROOF: Final = bytes(_PROOF_SIZE)
 NO_MEMBER: Final = " is no member of group"
 """The words by which a refused member knows that its group works without it."""
+CAME_BACK_EMPTY: Final = " came back with an empty store"
+"""The words by which a refused member knows that another one remembers a log of it."""
 
 
 class ProbeConnection(Protocol):
@@ -181,7 +186,7 @@ def refusal_of(
         )
     if known is not None and known != introduction.incarnation:
         return (
-            f"{introduction.id} came back with an empty store, and its vote could elect a leader that lacks what it "
+            f"{introduction.id}{CAME_BACK_EMPTY}, and its vote could elect a leader that lacks what it "
             f"had confirmed. If its disk was lost: `ropewalk admin dledger readmit {introduction.id}` "
             "(docs/operate/dledger.md). If its store is not empty, it is of another group or an earlier life of "
             f"{introduction.id}: stop it, move that store away, and start it with its own one"

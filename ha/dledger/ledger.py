@@ -75,7 +75,8 @@ from ha.raft.types import (
     link_of,
 )
 from ropewalk.errors import RemoteProtocolError, RopewalkError
-from ropewalk.format.dledger.configuration import Configuration, configuration_in, encode_configuration
+from ropewalk.format.dledger.configuration import Configuration, encode_configuration
+from ropewalk.format.dledger.entry import configuration_in
 from ropewalk.format.dledger.frame import Kind, encode_head_with
 
 log = structlog.get_logger("ha.dledger")
@@ -411,6 +412,12 @@ class LedgerShell:
     def term(self) -> int:
         """Return the term that this member is in."""
         return self.core.term
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether the log of this member has no entry."""
+        end: Point = self.core.log.end
+        return end.index < 0
 
     def met(self, peer: MemberId, term: int, lost: bool) -> None:
         """Tell the core the term of a peer, and whether it knows that this member had lost its log."""

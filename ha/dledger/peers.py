@@ -27,6 +27,7 @@ from ha.dledger.address_book import AddressBook, Membership
 from ha.dledger.blocks import Blocks
 from ha.dledger.frames import from_frame
 from ha.dledger.hello import (
+    CAME_BACK_EMPTY,
     CHALLENGE_SIZE,
     NO_MEMBER,
     Identity,
@@ -76,6 +77,10 @@ class LinkEvents(Protocol):
     @property
     def term(self) -> int:
         """Return the term that this member is in."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether the log of this member has no entry."""
 
     def linked(self, peer: MemberId, number: int, kind: Link, up: bool) -> None: ...
 
@@ -232,6 +237,8 @@ class PeerLink:
         self.hang_up(why)
         if why.startswith(f"{self._peers.me.id}{NO_MEMBER}"):
             self._peers.refused_as_stranger()
+        elif why.startswith(f"{self._peers.me.id}{CAME_BACK_EMPTY}"):
+            self._peers.refused_as_empty(peer)
         if (status := self._peers.status.get(peer)) is not None:
             status.refusal = status.why = why
 
@@ -392,6 +399,12 @@ class Peers:
             self.is_stranger = True
             for link in list(self._up.values()):
                 link.hang_up(strangers_refusal(link.peer, self.me, self.book.newest))
+
+    def refused_as_empty(self, peer: MemberId) -> None:
+        """Have this member learn before it votes, in all groups, if its log is empty indeed."""
+        if peer in self.members and self.groups[0][0].is_empty:
+            for _number, (events, _size) in sorted(self.groups.items()):
+                events.met(peer, -1, True)
 
     def hear(self, found: Introduction) -> None:
         """Note a newer configuration that an introduced peer knows."""

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from ropewalk.errors import CorruptRecord
-from ropewalk.format.dledger.configuration import Configuration, configuration_in
-from ropewalk.format.dledger.entry import HEAD_SIZE, EntryHead
+from ropewalk.format.dledger.configuration import Configuration
+from ropewalk.format.dledger.entry import HEAD_SIZE, EntryHead, configuration_in
 from ropewalk.format.names import KV_TOPIC, TERM_TOPIC
 from ropewalk.format.record import decode_record
 from store.log.segment import Segment

@@ -108,7 +108,7 @@ def test_a_groups_progress_is_seen_and_moved(server: Server, topic: str, admin: 
                 topic, Message(b"%d" % number, keys=f"{topic}-{number}"), queue=Queue("broker-a", number % 4)
             )
         until_answered(lambda: len(admin.producers(f"{topic}-p")) == 1, "the producer")
-    assert admin.topic_status(topic).count == 16
+    until_answered(lambda: admin.topic_status(topic).count == 16, "the messages are in their queues")
     seen: list[ReceivedMessage] = []
     with PushConsumer(
         group, {topic: "*"}, seen.append, server.namesrv, consume_from="first", commit_interval=0.2

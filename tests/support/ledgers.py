@@ -14,8 +14,8 @@ from ha.dledger.hello import Identity
 from ha.dledger.ledger import LedgerShell
 from ha.dledger.storage import LogPoint, LogRun
 from ha.raft.types import Role, Settings
-from ropewalk.format.dledger.configuration import Configuration, configuration_in
-from ropewalk.format.dledger.entry import encode_entries
+from ropewalk.format.dledger.configuration import Configuration
+from ropewalk.format.dledger.entry import configuration_in, encode_entries
 from ropewalk.format.names import TERM_TOPIC
 from ropewalk.format.record import encode_record
 

@@ -133,9 +133,7 @@ class SendLoad:
                 began = True
                 self._count_from_us = window_start
                 self._tally.begin()
-            if now >= window_end:
-                break
-            due = int((now - start) / interval_us) + 1
+            due = int((min(now, window_end - 1) - start) / interval_us) + 1
             if due > sent:
                 for link in links:
                     # Request i belongs to connection i mod C and was due at start + i intervals.
@@ -144,6 +142,8 @@ class SendLoad:
                     if turns:
                         self._send_due(link, [start + int(turn * interval_us) for turn in turns])
                 sent = due
+            if now >= window_end:
+                break
             wait_us = max(start + due * interval_us - now_us(), PACED_TURN_US)
             for link in self._links.ready_within(wait_us / 1e6):
                 self._receive(link)

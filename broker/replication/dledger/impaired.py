@@ -205,6 +205,8 @@ class ImpairedMember:
     def forwarded(self, link: PeerLink, kind: Kind, number: int, body: bytes) -> None:
         """Say nothing: this member is no leader, and has forwarded nothing."""
 
+    is_empty = False
+
     def met(self, peer: MemberId, term: int, lost: bool) -> None:
         """Do nothing: the next start is introduced anew."""
 

@@ -18,10 +18,8 @@ from __future__ import annotations
 import msgspec
 
 from ropewalk.errors import CorruptRecord
-from ropewalk.format.dledger.entry import HEAD_SIZE
-from ropewalk.format.record import decode_record
 
-__all__ = ["Configuration", "configuration_in", "decode_configuration", "encode_configuration"]
+__all__ = ["Configuration", "decode_configuration", "encode_configuration"]
 
 
 class Configuration(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -70,8 +68,3 @@ def decode_configuration(body: bytes) -> Configuration:
     if not found.voters:
         raise CorruptRecord(f"a configuration of term {found.term} without voters")
     return found
-
-
-def configuration_in(entry: bytes | memoryview) -> Configuration:
-    """Return the configuration in an entry. Raises `CorruptRecord` for an entry that holds none."""
-    return decode_configuration(decode_record(bytes(entry[HEAD_SIZE:])).body)

@@ -21,6 +21,8 @@ from msgspec import Struct as Fields
 from zlib_ng.zlib_ng import crc32
 
 from ropewalk.errors import CorruptRecord
+from ropewalk.format.dledger.configuration import Configuration, decode_configuration
+from ropewalk.format.record import decode_record
 
 MAGIC: Final = 1
 MAGIC_NOOP: Final = 2
@@ -182,3 +184,8 @@ def decode_index(data: bytes | memoryview, position: int = 0) -> IndexEntry | No
             f"no index entry has magic {magic}, position {pos}, size {size}, index {index}, term {term}"
         )
     return IndexEntry(magic, pos, size, index, term)
+
+
+def configuration_in(entry: bytes | memoryview) -> Configuration:
+    """Return the configuration in an entry. Raises `CorruptRecord` for an entry that holds none."""
+    return decode_configuration(decode_record(bytes(entry[HEAD_SIZE:])).body)

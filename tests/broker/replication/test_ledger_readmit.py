@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from ha.dledger.ledger import LedgerShell
 from ropewalk.codes import RequestCode, ResponseCode
-from tests.broker.kv.members import KvGroup, region
+from tests.broker.kv.members import KvGroup, Session, region
 from tests.support.ledger_brokers import LedgerBrokers, Member
 
 READMIT, STATUS = RequestCode.ROPEWALK_LEDGER_READMIT, RequestCode.ROPEWALK_LEDGER_STATUS
@@ -62,6 +63,47 @@ def test_a_member_that_lost_its_disk_is_let_in_while_the_group_works_and_can_be_
         group.stop(1)
         group.start(1)
         group.until(lambda: lost.leads or group.members[1].leads, "with its vote the group goes on")
+
+
+def test_two_members_that_lost_their_disks_elect_nobody_over_the_third_which_has_its_log(
+    tmp_path: Path,
+) -> None:
+    with KvGroup(tmp_path) as group:
+        send(group, b"1", b"2")
+        Session(group.region_leader())
+        group.all_applied()
+        group.until(lambda: bodies(group.members[2]) == [b"1", b"2"], "n2 has both")
+        for index in (0, 1):
+            group.stop(index)
+            shutil.rmtree(tmp_path / f"n{index}")
+        lost = [group.start(index) for index in (0, 1)]
+        group.until(lambda: all(is_learner(each) for each in lost), "n2 says that it remembers logs of them")
+        for _ in range(300):
+            group.turn()
+        assert all(ledger.standing.leader is None for each in lost for ledger in ledgers(each))
+        assert all(ledger.is_empty for each in lost for ledger in ledgers(each))
+        for index in (0, 1, 2):
+            group.stop(index)
+        for index in (0, 1):
+            root = tmp_path / f"n{index}"
+            shutil.rmtree(root)
+            shutil.copytree(tmp_path / "n2", root)
+            (root / "dledger-n2").rename(root / f"dledger-n{index}")
+        for index in (0, 1, 2):
+            root = tmp_path / f"n{index}" / "ropewalk" / "dledger"
+            (root / "identity").unlink()
+            (root / "peers.json").unlink()
+        for index in (0, 1, 2):
+            group.start(index)
+        send(group, b"3")
+        leader = group.region_leader()
+        assert len(region(leader).machine.sessions) == 1, "copies of a whole store go on with all it has"
+        group.until(lambda: all(bodies(each) == [b"1", b"2", b"3"] for each in group.members.values()), "all")
+
+
+def ledgers(member: Member) -> list[LedgerShell]:
+    assert member.member.kv is not None
+    return [member.member.ledger, *member.member.kv.ledgers]
 
 
 def test_either_end_says_why_a_member_is_refused_and_what_to_do(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ class Side:
         self.news: list[tuple[object, ...]] = []
         self.met_terms: list[tuple[MemberId, int, bool]] = []
         self.term = 7
+        self.is_empty = False
         self.times_noted = 0
         self._on_received = on_received
         draw = random.Random(me.id).randbytes
@@ -169,6 +170,26 @@ def test_a_member_that_all_others_dial_is_told_why_they_refuse_it(piece: int, ki
     assert words in acceptor.peers.status["n1"].why and words in dialer.peers.status["n0"].why
     told = [log for log in logs if log["log_level"] == "warning" and words in log["reason"]]
     assert [log["peer"] for log in told] == ["n0", "n1"], "either end has a line of it"
+
+
+@pytest.mark.parametrize("is_dialer", [False, True])
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_an_empty_member_takes_a_refusal_for_the_news_that_its_log_was_lost_and_one_with_a_log_does_not(
+    is_dialer: bool, is_empty: bool
+) -> None:
+    if is_dialer:
+        lost = dialer = Side(changed(ME, incarnation=b"2" * 16))
+        acceptor = Side(PEER, ("n1",), known={"n1": b"1" * 16})
+    else:
+        dialer = Side(ME, known={"n0": b"0" * 16})
+        lost = acceptor = Side(changed(PEER, incarnation=b"2" * 16), ("n1",))
+    lost.is_empty = is_empty
+    connect(dialer, acceptor)
+    peer = "n0" if is_dialer else "n1"
+    assert ((peer, -1, True) in lost.met_terms) is is_empty
+    assert (acceptor if is_dialer else dialer).met_terms == [], (
+        "the one that refuses has not forgotten anything"
+    )
 
 
 @pytest.mark.parametrize("step", [Step.CHALLENGE, Step.HELLO, Step.WELCOME])

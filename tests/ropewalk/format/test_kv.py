@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.errors import CorruptRecord
-from ropewalk.format.dledger.configuration import Configuration, configuration_in, encode_configuration
-from ropewalk.format.dledger.entry import UNREAD_AT, UNREAD_SIZE, encode_entries
+from ropewalk.format.dledger.configuration import Configuration, encode_configuration
+from ropewalk.format.dledger.entry import UNREAD_AT, UNREAD_SIZE, configuration_in, encode_entries
 from ropewalk.format.kv.commands import (
     Command,
     FoundRegions,

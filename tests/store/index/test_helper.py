@@ -106,6 +106,7 @@ def give_way():
     if yields.append(1) or len(yields) <= {yields_max}:
         real_yield()
     else:
+        print("stands", file=sys.stderr, flush=True)
         threading.Event().wait()
 idle_worker._yield = give_way
 def advance(self, through, min_offset):
@@ -140,7 +141,7 @@ def steps_of_helper(
             process.stdin.write(struct.pack(">cqq", kind, through, 0))
             process.stdin.flush()
             if kind == b"F" and yields_max < 1 << 30:
-                time.sleep(0.5)
+                assert process.stderr.readline() == b"stands\n"
                 continue
             for line in process.stdout:
                 if int(line.split()[0]) >= through:

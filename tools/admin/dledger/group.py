@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
+from ha.dledger.hello import CAME_BACK_EMPTY
 from ropewalk.client.admin.results import LedgerMembers, LedgerPeerStatus, LedgerStatus
 from ropewalk.client.blocking.admin import Admin
 from tools.admin.base import Sheet, command, tell_skipped
@@ -218,7 +219,7 @@ def _own_place(each: LedgerStatus) -> str:
         ]
         behind = [f"; {peer.id} is sent a snapshot" for peer in each.peers if peer.state == "SNAPSHOT"]
         return "takes messages" + (f"; no link to {', '.join(down)}" if down else "") + "".join(behind)
-    if each.is_learner:
+    if each.is_learner and (each.leader or not any(CAME_BACK_EMPTY in peer.why for peer in each.peers)):
         waits = f"; {', '.join(each.unmet)} must let it in too" if each.unmet else ""
         return f"follows {each.leader or 'nobody'}, and does not vote before it has caught up{waits}"
     if each.role == "LEADER":

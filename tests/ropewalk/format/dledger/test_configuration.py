@@ -7,11 +7,10 @@ import pytest
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.dledger.configuration import (
     Configuration,
-    configuration_in,
     decode_configuration,
     encode_configuration,
 )
-from ropewalk.format.dledger.entry import encode_entries
+from ropewalk.format.dledger.entry import configuration_in, encode_entries
 from ropewalk.format.names import TERM_TOPIC
 from ropewalk.format.record import encode_host, encode_record
 
