@@ -7,7 +7,7 @@ import pytest
 from tests.sim.ledger.world import run
 from tests.sim.seeds import seeds_of, told
 
-SEEDS, SEEDS_OF_THE_DAY = 220, 20
+SEEDS, SEEDS_OF_THE_DAY = 280, 20
 SEEDS_LONG, SEEDS_OF_THE_DAY_LONG = 4000, 4000
 PARTS = 4
 
