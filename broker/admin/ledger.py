@@ -178,6 +178,7 @@ class AdminLedger:
             "waiting": len(broker.acks),
             "snapshot": member.state.snapshots.newest,
             "regionsBehind": member.regions_behind,
+            "hasRegions": member.kv is not None,
         }
 
 

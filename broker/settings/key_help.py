@@ -203,7 +203,7 @@ scrubBytesPerSecond What the background check may read in a second; 0 for none. 
 # Metrics
 metricsExporterType PROM serves `/metrics`, `/livez` and `/readyz`; DISABLE opens no port.
 metricsPromExporterHost The address of the metrics port. Default: `bindAddress`.
-metricsPromExporterPort The metrics port. Default: the first free one of 5557 to 5572, or any where `listenPort` is 0.
+metricsPromExporterPort The port. Default: the first free one of 5557 to 5572, else any; any where `listenPort` is 0.
 metricsLabel Labels for every series, `name:value,name:value`.
 # The log
 logLevel The least serious events that are logged. Ropewalk's own; also `--log-level`.

@@ -56,14 +56,17 @@ class MetricsServer:
         self._thread: threading.Thread | None = None
 
     def listen(self, host: str, port: int, *, tried: int = 1) -> int:
-        """Open the first free one of `tried` ports (port 0: any), and return it. Raises OSError if all are taken."""
-        for each in range(port, port + tried - 1):
+        """Open the first free one of `tried` ports, and return it; any one where several are tried, and all are taken.
+
+        Port 0 is any one, too. Raises OSError.
+        """
+        for each in range(port, port + tried):
             try:
                 return self._open(host, each)
             except OSError as exc:
-                if exc.errno != errno.EADDRINUSE:
+                if tried == 1 or exc.errno != errno.EADDRINUSE:
                     raise
-        return self._open(host, port + tried - 1)
+        return self._open(host, 0)
 
     def _open(self, host: str, port: int) -> int:
         sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from enum import Enum
+from typing import Final
 
 from msgspec import Struct
 
@@ -20,7 +21,22 @@ from ha.raft.quorum import QuorumAckChecker
 from ha.raft.types import Config, MemberId
 from ropewalk.errors import RopewalkError
 
-__all__ = ["Change", "ChangeKind", "ChangeRefused", "next_step", "refusal_to_go_alone", "target_of"]
+__all__ = [
+    "REGIONS_STAY",
+    "Change",
+    "ChangeKind",
+    "ChangeRefused",
+    "next_step",
+    "refusal_to_go_alone",
+    "target_of",
+]
+
+REGIONS_STAY: Final = (
+    "the group has a key-value store (ropewalkKvRegions), and its regions do not go on with one member: start most of "
+    "the others. A member that lost its disk is let in again by `ropewalk admin dledger readmit` "
+    "(docs/operate/dledger.md)"
+)
+"""Why no member of such a group goes on alone."""
 
 
 class ChangeKind(Enum):

@@ -33,7 +33,7 @@ from ha.dledger.configurations import Configurations
 from ha.dledger.frames import config_of, to_fields
 from ha.dledger.hello import Identity
 from ha.dledger.kept import KeptBytes
-from ha.dledger.peers import Connection, PeerLink, Peers
+from ha.dledger.peers import Connection, PeerLink, Peers, region_field
 from ha.dledger.snapshots import SnapshotExchange
 from ha.dledger.status import LedgerStatus, peer_views
 from ha.dledger.storage import LogPoint, LogRun, LogStorage, ReplicaStore
@@ -360,7 +360,7 @@ class LedgerShell:
             config = self.config
             log.info(
                 "a group follows the members of the first one",
-                group=self._group, voters=", ".join(config.voters), learners=", ".join(config.learners),
+                voters=", ".join(config.voters), learners=", ".join(config.learners), **region_field(self._group),
             )  # fmt: skip
 
     def read(self, done: Callable[[bool], None]) -> None:
@@ -596,7 +596,7 @@ class LedgerShell:
         if effects.readmitted:
             log.info(
                 "this member has caught up, and votes again",
-                member=self.me.id, group=self._group, end=self.core.log.end.index,
+                member=self.me.id, end=self.core.log.end.index, **region_field(self._group),
             )  # fmt: skip
             self.readmitted_through = self.core.log.end.index
             self.peers.known[voter_key(self.me.id, self._group)] = self.me.incarnation
@@ -632,8 +632,9 @@ class LedgerShell:
 
     def _replaced(self) -> None:
         log.warning(
-            "a snapshot replaces the log of this member", group=self._group, end=self.core.log.end.index
-        )
+            "a snapshot replaces the log of this member",
+            end=self.core.log.end.index, **region_field(self._group),
+        )  # fmt: skip
         self.on_replaced()
 
     # -- roles -------------------------------------------------------------------------------------------
@@ -651,10 +652,9 @@ class LedgerShell:
         if (before.role, before.term) != (standing.role, standing.term):
             self.role_changes += before.role is not standing.role
             self.elections += standing.role is Role.LEADER
-            told = log.bind(group=self._group) if self._group else log
-            told.info(
+            log.info(
                 "role", role=standing.role.value, term=standing.term, leader=standing.leader, why=standing.why,
-                end=self.core.log.end.index, commit=self.commit.index,
+                end=self.core.log.end.index, commit=self.commit.index, **region_field(self._group),
             )  # fmt: skip
         self.on_standing(standing)
 
@@ -718,9 +718,10 @@ class LedgerShell:
                     role=self.standing.role.value,
                     end=self.core.log.end.index,
                     remedy="make room; it goes on by itself",
+                    **region_field(self._group),
                 )
             else:
-                log.info("the log goes on", end=self.core.log.end.index)
+                log.info("the log goes on", end=self.core.log.end.index, **region_field(self._group))
 
     # -- what consumers may see --------------------------------------------------------------------------
 

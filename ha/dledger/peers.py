@@ -322,6 +322,11 @@ class PeerLink:
             self._on_gone()
 
 
+def region_field(group: int) -> dict[str, int]:
+    """Return the region of a group as a field of a line of the log; none for the group of the messages."""
+    return {"region": group - 1} if group else {}
+
+
 class Peers:
     """All links of this member."""
 

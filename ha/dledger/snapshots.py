@@ -18,7 +18,7 @@ import crc32c
 import structlog
 
 from ha.dledger.frames import to_fields
-from ha.dledger.peers import PeerLink, Peers
+from ha.dledger.peers import PeerLink, Peers, region_field
 from ha.dledger.storage import LogPoint, LogStorage
 from ha.raft.types import (
     Event,
@@ -159,8 +159,8 @@ class SnapshotExchange:
                 self._begun[peer] = now
                 log.error(
                     "a member is behind what is kept of the log, and there are no snapshots of this group to send",
-                    peer=peer, group=self._group,
-                    remedy="give it a copy of another member's store (docs/operate/dledger.md)",
+                    peer=peer, remedy="give it a copy of another member's store (docs/operate/dledger.md)",
+                    **region_field(self._group),
                 )  # fmt: skip
             return
         if now - self._begun.get(peer, -AGAIN_MS) < AGAIN_MS:
@@ -177,8 +177,9 @@ class SnapshotExchange:
             self._tell(SnapshotFailed(peer, self._now()))
             return
         log.warning(
-            "a member is behind what retention has kept: it is sent a snapshot", peer=peer, size=len(data)
-        )
+            "a member is behind what retention has kept: it is sent a snapshot",
+            peer=peer, size=len(data), **region_field(self._group),
+        )  # fmt: skip
         self._outgoing[peer] = outgoing = OutgoingSnapshot(number, term, Point(*point), data)
         self._send(link, outgoing.begin)
 

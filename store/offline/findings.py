@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.log.remedy import MEND
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -61,8 +59,8 @@ class Counts:
 class Findings:
     """A collector of findings about one store."""
 
-    def __init__(self, root: Path, *, is_ledger: bool = False) -> None:
-        """`is_ledger` is said of the store of a DLedger member, which the other members' stores repair."""
+    def __init__(self, root: Path, *, members_have: str | None = None) -> None:
+        """`members_have` is the advice for bytes of a DLedger member's log, which other members have."""
         self.findings: list[Finding] = []
         self.lost: list[Lost] = []
         self.counts = Counts()
@@ -71,7 +69,7 @@ class Findings:
         self.messages_lost = 0
         """How many messages are known to have stood in lost stretches and holes."""
         self._root = root
-        self._is_ledger = is_ledger
+        self._members_have = members_have
 
     @property
     def lost_count(self) -> int:
@@ -95,8 +93,8 @@ class Findings:
     @property
     def repair(self) -> str:
         """The advice for bytes of the log that another copy has."""
-        if self._is_ledger:
-            return MEND
+        if self._members_have is not None:
+            return self._members_have
         return (
             f"`ropewalk store repair {self._root} --to COPY --from OTHER` takes it from a replica or a backup"
         )
@@ -104,6 +102,6 @@ class Findings:
     @property
     def rebuild(self) -> str:
         """The advice for files that the log tells."""
-        if self._is_ledger:
+        if self._members_have is not None:
             return "move it away: the next start builds it again from the log"
         return f"`ropewalk store repair {self._root} --to COPY` builds it again from the log"

@@ -23,6 +23,7 @@ from store.log.commitlog import CommitLog
 from store.log.durable_bound import Bound, boot_id, decode_bound
 from store.log.limits import NO_LIMIT
 from store.log.placing import ENTRY
+from store.log.remedy import MEND
 from store.offline.dry_run_disk import DryRunDisk
 from store.offline.findings import Counts, Finding, Findings, Lost
 from store.offline.layout import Layout
@@ -59,7 +60,7 @@ class Verification:
             else None
         )
         """The check of entries and of the small files beside them; None for a plain log."""
-        self.report = Findings(layout.root, is_ledger=self.entries is not None)
+        self.report = Findings(layout.root, members_have=MEND if self.entries is not None else None)
         """Damage, notes, lost stretches and counts, as far as `run` has come."""
         self.log = CommitLog(layout.log_directory, layout.segment_size, disk, layout.placing)
         self.queues: dict[tuple[str, int], Queue] = {}

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from store.log.commitlog import CommitLog
-from store.log.remedy import MEND
 from store.log.segment import Segment
 from store.offline.dry_run_disk import DryRunDisk
 from store.offline.findings import Findings, Lost
@@ -159,7 +158,8 @@ class LogCheck:
             return  # said already: the file has not all of its bytes
         advice = f"`ropewalk store recover {self._root}` says what can be done"
         if self.entries is not None:
-            advice = f"the next start cuts the log here, and a leader sends the entries again; else {MEND}"
+            mended = self.report.repair
+            advice = f"the next start cuts the log here, and a leader sends the entries again; else {mended}"
         if to_be_cut:
             self.report.note(
                 segment.file.path, place, f"{what}, behind all that was promised to be durable",

@@ -70,7 +70,7 @@ class RegionFacts:
 
 def region_facts(root: Path, id: int, disk: DryRunDisk) -> RegionFacts:
     """Return the content of a region shortly. Blocks."""
-    region, report = root / "kv" / str(id), Findings(root, is_ledger=True)
+    region, report = root / "kv" / str(id), Findings(root, members_have=REFILL)
     entries = EntryCheck(region, region / "notes")
     entries.read_small_files(report, disk)
     names = log_names(disk, region / "data")
@@ -85,7 +85,7 @@ class _RegionCheck:
     """The check of one region; the findings are its own, since its log has offsets of its own."""
 
     def __init__(self, root: Path, id: int, disk: DryRunDisk) -> None:
-        self.report = Findings(root, is_ledger=True)
+        self.report = Findings(root, members_have=REFILL)
         self._root = root
         self._id = id
         self._disk = disk

@@ -267,14 +267,20 @@ def fail(text: str, hint: str | None = None, *, exit_code: int = FAILED, as_json
 
 
 @contextmanager
-def expected_errors(*, as_json: bool = False, failed: int = FAILED) -> Iterator[None]:
-    """Turn the errors a user can meet into sentences and exit codes; `failed`: where 1 says something else."""
+def expected_errors(
+    *, as_json: bool = False, failed: int = FAILED, unanswered: str | None = None
+) -> Iterator[None]:
+    """Turn the errors a user can meet into sentences and exit codes; `failed`: where 1 says something else.
+
+    `unanswered` is the remedy where no answer came to what changes nothing.
+    """
     try:
         yield
     except (UsageError, BadAddress) as exc:
         fail(str(exc), exit_code=USAGE, as_json=as_json)
     except RopewalkError as exc:
-        fail(str(exc), hint_for(exc), exit_code=failed, as_json=as_json)
+        is_unanswered = unanswered is not None and isinstance(exc, OutcomeUnknown)
+        fail(str(exc), unanswered if is_unanswered else hint_for(exc), exit_code=failed, as_json=as_json)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 

@@ -21,9 +21,9 @@ OpenMetrics. Families carry RocketMQ 5's names where it has them, so that its da
 begin with `ropewalk_`. Every series also has `cluster`, `node_type` and `node_id`, and what `metricsLabel` adds.
 Counters are shown with `_total`, histograms with `_bucket`, `_count` and, where sums are kept, `_sum`.
 
-A second broker of one machine takes the next port up to {METRICS_PORT + METRICS_PORTS - 1} that is free; its ready line
-and its log tell which. They may swap when both start again, so give a port to each broker that is scraped: a port that
-was set is never left for another.
+A second broker of one machine takes the next port up to {METRICS_PORT + METRICS_PORTS - 1} that is free, and any free
+one where none of these is; its ready line and its log tell which. They may swap when both start again, so give a port
+to each broker that is scraped: a port that was set is never left for another.
 
 `/livez` answers 200 while the broker's loop turns. `/readyz` answers 200 while messages are taken, and 503 with the
 reasons in words otherwise: a full disk, too few slaves, a broker that starts or stops. A slave answers 200 while it

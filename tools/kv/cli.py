@@ -55,6 +55,10 @@ Unsafe = Annotated[
     typer.Option("--unsafe", help="Read what a member has, however old, without asking the leader."),
 ]
 TIMEOUT_S = 10.0
+_UNREAD: Final = (
+    "the read was not answered, and changed nothing: most members have to be there (`ropewalk kv status`); --unsafe "
+    "reads what one of them has"
+)
 NOT_DONE: Final = 2
 """The exit code where the store did not answer, or refused: 1 says that a value or a lock is not there to have."""
 Timeout = Annotated[
@@ -74,11 +78,18 @@ def kv() -> None:
 
 
 @contextmanager
-def _opened(name_server: str, broker: str | None, timeout: float, *, as_json: bool = False) -> Iterator[Kv]:
+def _opened(
+    name_server: str,
+    broker: str | None,
+    timeout: float,
+    *,
+    as_json: bool = False,
+    unanswered: str | None = None,
+) -> Iterator[Kv]:
     from ropewalk.client.blocking.kv import Kv
 
     with (
-        expected_errors(as_json=as_json, failed=NOT_DONE),
+        expected_errors(as_json=as_json, failed=NOT_DONE, unanswered=unanswered),
         Kv(name_server, broker=broker, timeout=timeout) as store,
     ):
         yield store
@@ -97,7 +108,7 @@ def get(
 
     Exits with 1 where it has none, and with 2 where no answer came.
     """
-    with _opened(name_server, broker, timeout, as_json=as_json) as store:
+    with _opened(name_server, broker, timeout, as_json=as_json, unanswered=_UNREAD) as store:
         value = store.get(key, unsafe=unsafe)
     if as_json:
         print_json({"key": key, **_shown(value)})
@@ -178,7 +189,7 @@ def scan(
     as_json: Json = False,
 ) -> None:
     """Print keys and values in the order of keys."""
-    with _opened(name_server, broker, timeout, as_json=as_json) as store:
+    with _opened(name_server, broker, timeout, as_json=as_json, unanswered=_UNREAD) as store:
         found = store.scan(start, end, limit=limit, unsafe=unsafe)
     if as_json:
         print_json([{"key": _text(key), **_shown(value)} for key, value in found])

@@ -38,7 +38,7 @@ from store.offline.repair import Repaired, repair
 from store.offline.start_preview import Outcome, recover_store, try_start
 from store.offline.verify import Verification
 from store.offline.verify_entries import EntryCheck
-from store.offline.verify_regions import region_facts, regions_of
+from store.offline.verify_regions import RegionFacts, region_facts, regions_of
 from store.queues.consume_queue import ConsumeQueue
 from store.recovery.delay_levels import DelayLevels
 from store.recovery.record_scan import NoRecord, ScannedRecord, scan_record
@@ -379,7 +379,7 @@ def store_info(layout: Layout) -> dict[str, Any]:
             else None,
             "checksums": len(disk.names(root / "ropewalk" / "checksums")),
             "dledger": _ledger_facts(layout, disk),
-            "regions": [asdict(region_facts(root, id, disk)) for id in regions_of(root, disk)],
+            "regions": [_region_document(region_facts(root, id, disk)) for id in regions_of(root, disk)],
             "topics": topics,
         }
     except OSError as exc:
@@ -402,6 +402,17 @@ def _ledger_facts(layout: Layout, disk: DryRunDisk) -> dict[str, Any] | None:
         "vote": vote,
         "committedIndex": check.committed_index,
         "doubtIndex": check.doubt[0] if check.doubt is not None else None,
+    }
+
+
+def _region_document(region: RegionFacts) -> dict[str, Any]:
+    return {
+        "region": region.id,
+        "committedIndex": region.committed_index,
+        "segments": region.segments,
+        "logStart": region.log_start,
+        "snapshots": region.snapshots,
+        "problem": region.problem or None,
     }
 
 
@@ -450,13 +461,13 @@ def info_facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if ledger["doubtIndex"] is not None:
             yield "in doubt", f"entries through {ledger['doubtIndex']}, which a start had to cut"
     for region in document["regions"]:
-        files = f"log of {counted(region['segments'], 'file')} from offset {region['log_start']} on"
+        files = f"log of {counted(region['segments'], 'file')} from offset {region['logStart']} on"
         behind = ", ".join(map(str, region["snapshots"]))
-        states = f"snapshots behind entries {behind}" if behind else "no snapshot"
+        states = f"states behind entry {behind}" if behind else "no snapshot"
         problem = f"; {region['problem']}" if region["problem"] else ""
         yield (
-            f"region {region['id']}",
-            f"committed entries through {region['committed_index']}, {files}, {states}{problem}",
+            f"region {region['region']}",
+            f"committed entries through {region['committedIndex']}, {files}, {states}{problem}",
         )
     point = document["checkpoint"]
     if point is not None:

@@ -43,7 +43,7 @@ from broker.replication.group_member import LogReplaced, ReadyWords, Turns
 from broker.settings.dledger import peers_of
 from broker.state.ha_status import HaStatus
 from ha.dledger import tasks
-from ha.dledger.changes import Change, ChangeKind, ChangeRefused, target_of
+from ha.dledger.changes import REGIONS_STAY, Change, ChangeKind, ChangeRefused, target_of
 from ha.dledger.hello import Identity
 from ha.dledger.ledger import LedgerShell
 from ha.dledger.peers import PeerLink
@@ -63,11 +63,6 @@ QUORUM_MS: Final = 2_500
 _HAND_OVER_S: Final = 2.0
 """How long a stop waits for a handover, whose own time is one election timeout."""
 _NOTHING: Final = (-1, -1, 0)
-_REGIONS_STAY: Final = (
-    "the group has a key-value store (ropewalkKvRegions), and its regions do not go on with one member: start most of "
-    "the others. A member that lost its disk is let in again by `ropewalk admin dledger readmit` "
-    "(docs/operate/dledger.md)"
-)
 _LATE: Final = (
     ResponseCode.SYSTEM_ERROR,
     "QUORUM_LATE: most members did not have the message on disk in time; it is unknown whether it will be kept",
@@ -503,7 +498,7 @@ class LedgerMember:
 
     def force(self) -> str | None:
         """Go on alone, after most members were lost; return in words why not, where that is not to be."""
-        return _REGIONS_STAY if self.kv is not None else self.ledger.force()
+        return REGIONS_STAY if self.kv is not None else self.ledger.force()
 
     async def settle(self) -> None:
         """Do nothing: the ready line names no role, which is the next election's to give."""

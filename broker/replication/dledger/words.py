@@ -65,8 +65,9 @@ def ready_words(
     place = f"group {group}"
     if voters > 1 and log_is_empty:
         place += (
-            f"; its log is empty: a new member waits for `ropewalk admin dledger add {me}-{address}`, "
-            f"one that lost its disk for `ropewalk admin dledger readmit {me}`"
+            f"; its log is empty: members of a new group elect a leader by themselves, one that joins a group waits "
+            f"for `ropewalk admin dledger add {me}-{address}`, and one that lost its disk for `ropewalk admin dledger "
+            f"readmit {me}`"
         )
     members = f"{voters} + {len(config.learners)} learning" if config.learners else str(voters)
     return ReadyWords(f"DLEDGER {me} of {members}", promise, True, place)

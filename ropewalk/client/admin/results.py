@@ -205,6 +205,8 @@ class LedgerStatus:
     """Index of the furthest entry that a start had to cut, and may have confirmed; -1 if there is none."""
     regions_behind: tuple[int, ...] = ()
     """Regions of the key-value store that have still to follow the last change of the members, as it knows."""
+    has_regions: bool = False
+    """Whether the group has a key-value store."""
 
 
 @_reads_a_peer
@@ -245,6 +247,7 @@ def read_ledger_status(member: BrokerMember, document: Document) -> LedgerStatus
         int(document.get("snapshot", -1)),
         int((document.get("doubt") or {"index": -1})["index"]),
         tuple(map(int, document.get("regionsBehind", ()))),
+        bool(document.get("hasRegions", False)),
     )
 
 

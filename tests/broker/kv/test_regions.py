@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from broker.settings.dledger import region_cuts, region_keys
 from ropewalk.codes import RequestCode, ResponseCode
@@ -47,6 +48,17 @@ def split(group: KvGroup, key: bytes, id: int = 0) -> int:
 def ranges(member: Member) -> dict[int, tuple[bytes, bytes]]:
     cuts = [each.machine.region for each in regions(member)]
     return {cut.id: (cut.start, cut.end) for cut in cuts}
+
+
+def test_lines_of_the_log_call_a_region_by_the_number_that_operators_know(tmp_path: Path) -> None:
+    with capture_logs() as told, KvGroup(tmp_path, "2") as group:
+        group.region_leader(0)
+        group.region_leader(1)
+        assert group.members[0].member.kv is not None
+    named = {each["region"] for each in told if each["event"] == "role" and "region" in each}
+    assert named == {0, 1}
+    assert any(each["event"] == "role" and "region" not in each for each in told), "the group of the messages"
+    assert not [each for each in told if "group" in each]
 
 
 def test_a_new_store_is_cut_as_its_setting_says_and_each_member_leads_some_regions(tmp_path: Path) -> None:

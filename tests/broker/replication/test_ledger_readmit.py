@@ -116,7 +116,9 @@ def test_either_end_says_why_a_member_is_refused_and_what_to_do(tmp_path: Path) 
             document = group.members[index].connect().call(STATUS).body.decode()
             assert words in document and "ropewalk admin dledger readmit n0" in document
         group.until(lambda: words in str(lost.broker.context.unready()), "its /readyz says so")
-        assert "`ropewalk admin dledger readmit n0`" in lost.member.ready_words().place
+        place = lost.member.ready_words().place
+        assert "`ropewalk admin dledger readmit n0`" in place
+        assert "members of a new group elect a leader by themselves" in place
 
 
 def test_a_member_is_no_voter_before_all_others_have_let_it_in(tmp_path: Path) -> None:

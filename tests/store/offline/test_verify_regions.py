@@ -85,6 +85,7 @@ def test_a_flipped_bit_of_the_log_is_told_with_file_and_place(root: Path, seed: 
     found = damages(root)
     assert [each.path for each in found] == [str(path)], found
     assert "log offset" in found[0].place and "readmit" in found[0].advice
+    assert "takes those bytes" not in found[0].advice, "regions take none from other members"
 
 
 def test_a_torn_tail_that_nobody_committed_is_no_damage(root: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from ropewalk.client.admin.results import BrokerMember, LedgerMembers, LedgerPeerStatus, LedgerStatus
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.errors import Rejected
-from tools.admin.dledger.group import status_rows
+from tools.admin.dledger.group import status, status_rows
 from tools.admin.dledger.members import at_risk, force, in_doubt, split_member, trust, why_not_alone
 from tools.admin.dledger.members import replace as replace_member
 from tools.common.output import UsageError
@@ -125,6 +125,33 @@ def test_force_tells_of_no_loss_and_asks_nothing_where_it_will_be_refused(
         force(admin, "n0", "b", yes=False, as_json=False)
     assert capsys.readouterr() == ("", "")
     admin.force_member.assert_not_called()
+
+
+def test_force_tells_of_no_loss_in_a_group_with_a_key_value_store_whose_members_never_go_on_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    admin = Mock(spec=Admin)
+    alone = replace(FOLLOWER, leader="", peers=(), has_regions=True)
+    admin.ledger_status.return_value = (alone,)
+    with pytest.raises(Rejected, match="start most of the others"):
+        force(admin, "n1", "b", yes=True, as_json=False)
+    assert capsys.readouterr() == ("", "")
+    admin.force_member.assert_not_called()
+
+
+def test_a_long_reason_is_cut_in_the_table_and_whole_beneath_it(capsys: pytest.CaptureFixture[str]) -> None:
+    why = "it is refused: " + "a reason of many words, " * 40
+    admin = Mock(spec=Admin)
+    admin.skipped = {}
+    refused = replace(FOLLOWER, leader="", peers=(replace(PEER, id="n0", is_linked=False, why=why),))
+    admin.ledger_status.return_value = (refused,)
+    status(admin, "b", as_json=False)
+    heading, row, silent, blank, beneath, last = capsys.readouterr().out.splitlines()
+    assert max(map(len, (heading, row, silent))) < 200 and row.rstrip().endswith("…")
+    assert not blank and beneath.startswith("n1: knows no leader") and why in beneath
+    assert last.startswith("n0: silent") and last.endswith(why)
+    status(admin, "b", as_json=True)
+    assert why in capsys.readouterr().out
 
 
 def test_trust_tells_what_may_be_lost_and_where_it_may_be_before_it_asks(

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -77,6 +78,17 @@ def test_a_broker_that_was_removed_is_no_follower_and_no_one_to_wait_for() -> No
 
 def kv(namesrv: str, name: str, *words: str) -> Result:
     return CliRunner().invoke(app, [name, "-n", namesrv, *words])
+
+
+@pytest.mark.parametrize("words", [("get", "a"), ("scan",), ("put", "a", "1")])
+def test_only_of_a_write_is_it_said_that_it_may_have_been_done_where_no_answer_comes(
+    namesrv: str, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(Kv, words[0], Mock(side_effect=OutcomeUnknown("no quorum")))
+    done = kv(namesrv, *words)
+    assert done.exit_code != 0
+    assert ("may or may not have been done" in done.output) is (words[0] == "put")
+    assert ("the read was not answered" in done.output) is (words[0] != "put")
 
 
 def test_a_key_without_a_value_is_told_by_the_exit_code(namesrv: str) -> None:

@@ -283,7 +283,7 @@ def test_verify_and_info_tell_of_the_regions_of_the_key_value_store(
     assert clean.lines[-1].endswith("at 2 records and 0 snapshots in 1 region")
     assert "region 0 " in ropewalk("store", "info", root).out.decode()
     (shown,) = ropewalk("store", "info", root, "--json").document["regions"]
-    assert (shown["id"], shown["committed_index"], shown["log_start"]) == (0, 1, 0)
+    assert (shown["region"], shown["committedIndex"], shown["logStart"]) == (0, 1, 0)
     flip(root / "kv" / "0" / "data" / f"{0:020d}", 60)
     harmed = ropewalk("store", "verify", root)
     assert harmed.status == 1 and harmed.lines[-1].startswith("1 damaged place; ")

@@ -6,7 +6,7 @@ group come from all of its members that answer, and those that do not are told b
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -40,6 +40,9 @@ COLUMNS = (
     ("state", "state"),
 )
 
+_STATE_WIDTH: Final = 80
+"""A longer state is cut in the table, and stands whole beneath it."""
+
 SomeBroker = Annotated[
     str | None,
     typer.Argument(
@@ -51,10 +54,15 @@ SomeBroker = Annotated[
 @command(app, "status")
 def status(admin: Admin, broker: SomeBroker = None, *, as_json: bool) -> None:
     """Show each member: role, term, how far its log reaches, what of it is committed, and its links."""
-    found = admin.ledger_status(broker=broker)
-    Sheet(COLUMNS, status_rows(found)).show(
-        as_json=as_json, nothing="no member of a DLedger group is registered"
-    )
+    rows = status_rows(admin.ledger_status(broker=broker))
+    nothing = "no member of a DLedger group is registered"
+    if as_json:
+        Sheet(COLUMNS, rows).show(as_json=True, nothing=nothing)
+    else:
+        Sheet(COLUMNS, [(*row[:-1], _cut(str(row[-1]))) for row in rows]).show(as_json=False, nothing=nothing)
+        long = [row for row in rows if len(str(row[-1])) > _STATE_WIDTH]
+        for number, row in enumerate(long):
+            print(f"{'' if number else chr(10)}{row[1]}: {row[-1]}")
     tell_skipped(admin)
 
 
@@ -158,6 +166,10 @@ def status_rows(found: tuple[LedgerStatus, ...]) -> list[tuple[object, ...]]:
             )
         rows += _silent(broker, members, leader)
     return rows
+
+
+def _cut(state: str) -> str:
+    return state if len(state) <= _STATE_WIDTH else state[: _STATE_WIDTH - 1].rstrip() + "…"
 
 
 def _silent(

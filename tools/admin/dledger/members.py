@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from broker.settings.dledger import read_member
-from ha.dledger.changes import refusal_to_go_alone
+from ha.dledger.changes import REGIONS_STAY, refusal_to_go_alone
 from ha.raft.types import Config
 from ropewalk.client.admin.results import LedgerMembers, LedgerStatus
 from ropewalk.client.blocking.admin import Admin
@@ -194,6 +194,8 @@ def in_doubt(chosen: LedgerStatus, found: tuple[LedgerStatus, ...]) -> list[str]
 
 def why_not_alone(chosen: LedgerStatus) -> str | None:
     """Return the reason why a member will refuse to go on alone, as far as its status shows one."""
+    if chosen.has_regions:
+        return REGIONS_STAY
     members = chosen.members
     linked = [peer.id for peer in chosen.peers if peer.is_linked]
     config = Config(members.voters, members.old, members.learners)
