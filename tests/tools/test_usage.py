@@ -55,7 +55,14 @@ def test_a_wrong_value_is_told_as_before(ropewalk: RunCommand) -> None:
 
 @pytest.mark.parametrize("seconds", ["inf", "nan", "1e300"])
 @pytest.mark.parametrize(
-    "words", ["kv get a --timeout", "pull demo --timeout", "admin topic list --timeout", "kv lock --lease"]
+    "words",
+    [
+        "kv get a --timeout",
+        "pull demo --timeout",
+        "admin topic list --timeout",
+        "kv lock --lease",
+        "admin dledger remove n0 --wait",
+    ],
 )
 def test_seconds_that_never_pass_are_a_mistake_in_the_call(
     ropewalk: RunCommand, words: str, seconds: str

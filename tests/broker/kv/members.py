@@ -78,6 +78,7 @@ class Session:
     """A session, which goes to whichever member it is told."""
 
     def __init__(self, leader: Member, region: int = 0) -> None:
+        self.region = region
         self.cut = cut_of(leader, region)
         answer = leader.connect().call(RequestCode.ROPEWALK_KV_SESSION, self.cut)
         (result,) = decode_outcome(answer.body).results
@@ -98,10 +99,14 @@ class Session:
 
 
 def write_patiently(group: KvGroup, session: Session, leader: Member, *operations: Operation) -> Outcome:
-    """Write in a group whose log has files so small that the next one may not be there yet."""
+    """Write where the next file of a log may not be there yet, and the lead of a region may just be handed over."""
     request = session.request(*operations)
-    while (answer := leader.connect().call(*request)).code == ResponseCode.SYSTEM_BUSY:
+    while (answer := leader.connect().call(*request)).code in (
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+    ):
         group.turn()
+        leader = group.region_leader(session.region)
     return outcome_of(answer)
 
 

@@ -51,7 +51,7 @@ def voters(member: Member, id: int = 0) -> tuple[str, ...]:
 
 def put(group: KvGroup, key: bytes, value: bytes, id: int = 0) -> None:
     leader = group.region_leader(id)
-    Session(leader, id).write(leader, Put(key, value))
+    write_patiently(group, Session(leader, id), leader, Put(key, value))
 
 
 def test_regions_grow_with_their_group_and_two_of_the_old_members_can_go(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ WaitForGroup = Annotated[
     typer.Option(
         "--wait",
         min=1,
+        callback=check_seconds,
         help="Seconds to wait for a leader, and for the regions of a key-value store to follow.",
     ),
 ]
