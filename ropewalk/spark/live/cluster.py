@@ -380,23 +380,31 @@ class Cluster:
         return offsets
 
     def commit(self, group: str, queues: Queues) -> None:
-        """Commit the offsets of a group. A failure is logged and left: the next commit covers it."""
+        """Commit the offsets of a group. A failure is logged and left: the next commit covers it.
+
+        The first queue of each topic goes ahead: RocketMQ's broker takes commits in several threads, and where a group
+        has none of a topic yet, the first ones replace each other.
+        """
         for broker, of_broker in self._by_broker(queues).items():
-            commands = [
-                command_of(
+            commands = {
+                key: command_of(
                     RequestCode.UPDATE_CONSUMER_OFFSET,
                     UpdateConsumerOffsetHeader(group, key.topic, key.queue_id, queues[key]),
                 )
                 for key in of_broker
-            ]
+            }
+            ahead = {key.topic: command for key, command in reversed(commands.items())}
+            rest = [command for key, command in commands.items() if command is not ahead[key.topic]]
             try:
-                answers, _ = self._call_broker(broker, commands)
+                answers, _ = self._call_broker(broker, [*ahead.values()])
                 if any(answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST for answer in answers):
                     body = fastjson.dumps({"groupName": group})
                     create = Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
                     (made,), _ = self._call_broker(broker, [create])
                     require_success(made)
-                    answers, _ = self._call_broker(broker, commands)
+                    answers, _ = self._call_broker(broker, [*ahead.values()])
+                if rest:
+                    answers = [*answers, *self._call_broker(broker, rest)[0]]
                 for answer in answers:
                     require_success(answer)
             except RopewalkError as exc:
