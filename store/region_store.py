@@ -59,7 +59,7 @@ Apply = Callable[[int, int, bytes], None]
 
 
 class RegionStore:
-    """See the module docstring. The loop owns it."""
+    """The log of a region, and its entries given to the machine in order. The loop owns it."""
 
     def __init__(
         self,

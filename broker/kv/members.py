@@ -35,7 +35,7 @@ _TELL_AGAIN_MS: Final = 500
 
 
 class RegionMembers:
-    """See the module docstring."""
+    """The members of the regions, which follow those of the group of the messages."""
 
     def __init__(
         self, shared: LedgerShell, regions: Iterable[KvRegion], monotonic_ms: Callable[[], int]

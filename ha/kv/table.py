@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 class Table(SortedDict, Generic[V]):  # type: ignore[misc]
-    """See the module docstring. Change it through `replace`, `fill` and `cut_off` alone; no key is empty."""
+    """Items in the order of their keys. Change it through `replace`, `fill` and `cut_off` alone; no key is empty."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -100,7 +100,7 @@ class _Cut(NamedTuple):
 
 
 class EntryLog:
-    """See the module docstring. Open it with `recover`, then `begin`."""
+    """A log of entries and its ballot. Open it with `recover`, then `begin`."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from store.write_back import unless_full
 
 
 class OrderedWrites:
-    """See the module docstring. The loop owns it."""
+    """Small files written in order on the storage thread. The loop owns it."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker

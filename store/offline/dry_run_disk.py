@@ -66,7 +66,7 @@ class DryRunPaged(PagedFile):
 
 
 class DryRunDisk(Disk):
-    """See the module docstring."""
+    """A disk that changes nothing and tells what would be changed."""
 
     open_flags = os.O_RDONLY | os.O_CLOEXEC
 

@@ -41,7 +41,7 @@ class Route:
 
 
 class Routes:
-    """See the module docstring."""
+    """The regions of a store, as far as a client has heard of them."""
 
     def __init__(self, members: tuple[str, ...]) -> None:
         self.members = members

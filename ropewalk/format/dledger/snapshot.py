@@ -31,7 +31,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class MemberSnapshot(msgspec.Struct, frozen=True):
-    """See the module docstring."""
+    """A snapshot of a member: its head, its tables, and the first entry behind them."""
 
     commit: bytes
     """The note of the commit point, through the first entry: term rows and configurations are in it. JSON."""
