@@ -275,7 +275,12 @@ def test_a_topic_that_does_not_exist_and_a_lost_broker_are_told_once(
     ):
         broker.wait_until(lambda: len(consumer.queues) == 4, "queues")
         broker.process.kill()
-        broker.wait_until(lambda: "connection lost" in events(caplog), "the loss is told")
+        # A broker that dies may take one more connection before all its ports are closed.
+        broker.wait_until(
+            lambda: events(caplog).count("not connected") == 2, "broker and name server are gone"
+        )
+        told = events(caplog)
         time.sleep(1)
-    assert events(caplog).count("topic does not exist") == 1
-    assert events(caplog).count("connection lost") <= 2, "one for the broker, one for the name server"
+        assert events(caplog) == told, "nothing is told again while they are away"
+    assert told.count("topic does not exist") == 1
+    assert 1 <= told.count("connection lost") <= 4
