@@ -12,6 +12,10 @@ import pytest
 from tests.bugs import plant
 
 BUGS = {
+    "kv-read-lease-by-wall-clock": (
+        "tests/broker/kv/test_region.py",
+        "elects_its_next_leader_though_all_wall_clocks_were_set_back",
+    ),
     "ledger-changes-made-twice": (
         "tests/broker/replication/test_ledger_snapshots.py",
         "changes_that_a_snapshot_has_are_not_made_once_more",

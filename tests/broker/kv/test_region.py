@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -91,6 +92,20 @@ def test_a_leader_that_is_cut_off_tells_writers_that_the_outcome_is_unknown_and_
         group.apart.clear()
         group.all_applied()
         assert get(old, b"k") == [b"new"]
+
+
+def test_a_region_elects_its_next_leader_though_all_wall_clocks_were_set_back(tmp_path: Path) -> None:
+    with KvGroup(tmp_path) as group:
+        leader = group.region_leader()
+        for member in group.members.values():
+            member.clock.set_wall(-3_600_000)
+        group.stop(next(index for index, member in group.members.items() if member is leader))
+        turns = count()
+        group.until(
+            lambda: next(turns) > 5000 or any(region(each).leads for each in group.members.values()),
+            "a leader",
+        )
+        assert next(turns) < 5000, "nobody in a hundred seconds"
 
 
 def test_a_restart_of_all_members_has_the_state_that_was_answered(tmp_path: Path) -> None:

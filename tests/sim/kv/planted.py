@@ -22,5 +22,5 @@ REGIONS_BUGS = {
 }
 """Those that show only where regions are cut."""
 
-RARE_BUGS = ("kv-read-lease-by-wall-clock", "kv-split-counts-anew", "kv-split-without-sessions")
-"""Those that the simulated store finds in the long run; the last two are found by `tests.ha.kv`, too."""
+RARE_BUGS = ("kv-split-counts-anew", "kv-split-without-sessions")
+"""Those that the simulated store finds in the long run; `tests.ha.kv` finds them, too."""
