@@ -66,7 +66,7 @@ class DryRunPaged(PagedFile):
 
 
 class DryRunDisk(Disk):
-    """A disk that changes nothing and tells what would be changed."""
+    """A disk that changes nothing and lists the changes that were asked of it."""
 
     open_flags = os.O_RDONLY | os.O_CLOEXEC
 
