@@ -122,7 +122,7 @@ class EntryLog:
         self.writer = EntryWriter(self._written)
         """The writer of this member's own entries, while it leads."""
         self.arrived = ArrivedBytes()
-        """What a leader sent and nobody has looked at yet."""
+        """Received entries that nobody has looked at yet."""
         self.found: FoundEntries
         self.ballot = (0, "")
         self.commit = NOTHING

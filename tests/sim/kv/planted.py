@@ -20,7 +20,7 @@ REGIONS_BUGS = {
     "kv-read-of-moved-keys": 4,
     "kv-snapshot-forgets-origin": 0,
 }
-"""Those that show only where regions are cut."""
+"""Bugs that show only where regions are cut."""
 
 RARE_BUGS = ("kv-split-counts-anew", "kv-split-without-sessions")
-"""Those that the simulated store finds in the long run; `tests.ha.kv` finds them, too."""
+"""Bugs that the simulated store finds in the long run; `tests.ha.kv` finds them, too."""

@@ -58,7 +58,7 @@ LOST_LOG_BUGS = ("raft-change-beside-lost-log", "raft-learner-lacks-entries", "r
 """Those of `BUGS` that only lives in which members lose their logs can find."""
 
 CHANGE_BUGS = ("raft-change-beside-lost-log",)
-"""Those of them that are found where members also come and go, in every life."""
+"""Bugs that are found where members also come and go, in every life."""
 
 SEEDS = 2000
 """Where a change of the core gives all seeds other lives, this makes a test longer and not red."""

@@ -133,10 +133,7 @@ def force(
     admin: Admin, member: MemberId, broker: SomeBroker = None, yes: Yes = False, *, as_json: bool
 ) -> None:
     """Have one member go on alone after most have been lost for good. Acknowledged messages may be lost."""
-    name, found = one_group(admin, broker)
-    chosen = next((each for each in found if each.id == member), None)
-    if chosen is None:
-        raise UsageError(f"{member} does not answer; of {name} answer {_ids(each.id for each in found)}")
+    name, found, chosen = _answering(admin, broker, member)
     if why := why_not_alone(chosen):
         raise Rejected(why)
     for line in at_risk(chosen, found):
@@ -160,10 +157,7 @@ def trust(
     Power can tear the end of a log: the member cuts it, and does not know what it had confirmed behind. As long as all
     others can answer for that, a leader settles it. Where one lost its disk, nobody can, and a person decides.
     """
-    name, found = one_group(admin, broker)
-    chosen = next((each for each in found if each.id == member), None)
-    if chosen is None:
-        raise UsageError(f"{member} does not answer; of {name} answer {_ids(each.id for each in found)}")
+    name, found, chosen = _answering(admin, broker, member)
     for line in in_doubt(chosen, found):
         note(line)
     confirm(f"Trust the log of {member}?", yes=yes)
@@ -172,6 +166,17 @@ def trust(
         print_json({"broker": name, "member": member})
     else:
         print(f"the log of {member} counts as it is: it ends with entry {chosen.end}")
+
+
+def _answering(
+    admin: Admin, broker: str | None, member: str
+) -> tuple[str, tuple[LedgerStatus, ...], LedgerStatus]:
+    """Return the name of a group, its members that answer, and the one that is asked for, which has to."""
+    name, found = one_group(admin, broker)
+    chosen = next((each for each in found if each.id == member), None)
+    if chosen is None:
+        raise UsageError(f"{member} does not answer; of {name} answer {_ids(each.id for each in found)}")
+    return name, found, chosen
 
 
 def in_doubt(chosen: LedgerStatus, found: tuple[LedgerStatus, ...]) -> list[str]:
