@@ -12,7 +12,7 @@ joint configuration of its own log: so it has a majority of its own at every mom
               newer configuration than the region follows tell its leader
     goes on   the region notes which configuration it follows; an older one is never followed again
 
-A member that was left out stays linked until every region has let it go (`ha.dledger.address_book`).
+A member that was left out stays linked until every region has let it go (`ha.dledger.links.address_book`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from broker.kv.region import KvRegion
-from ha.dledger.frames import config_of
+from ha.dledger.links.frames import config_of
 from ha.dledger.ledger import LedgerShell
 from ha.raft.types import UNKNOWN, Config
 from ropewalk.errors import CorruptRecord

@@ -17,8 +17,8 @@ from typing import Final
 import crc32c
 import structlog
 
-from ha.dledger.frames import to_fields
-from ha.dledger.peers import PeerLink, Peers, region_field
+from ha.dledger.links.frames import to_fields
+from ha.dledger.links.peers import PeerLink, Peers, region_field
 from ha.dledger.storage import LogPoint, LogStorage
 from ha.raft.types import (
     Event,

@@ -13,8 +13,8 @@ from typing import Protocol
 
 import trio
 
-from ha.dledger.hello import CHALLENGE_SIZE, IntroductionProbe
-from ha.dledger.peers import INTRODUCTION_MS, Connection, PeerLink, Peers
+from ha.dledger.links.hello import CHALLENGE_SIZE, IntroductionProbe
+from ha.dledger.links.peers import INTRODUCTION_MS, Connection, PeerLink, Peers
 from ha.raft.types import Link, MemberId
 
 TICK_S = 0.02

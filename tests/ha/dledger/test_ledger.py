@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ha.dledger.hello import Identity
+from ha.dledger.links.hello import Identity
 from ha.dledger.ledger import LedgerShell, MemberFailed
 from ha.raft.types import Role, Settings
 from tests.support.ledgers import MemoryDisk, MemoryStorage

@@ -11,10 +11,10 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from ha.dledger.frames import from_frame
-from ha.dledger.hello import Identity
+from ha.dledger.links.frames import from_frame
+from ha.dledger.links.hello import Identity
 from ha.dledger.ledger import LedgerShell
-from ha.dledger.peers import Peers
+from ha.dledger.links.peers import Peers
 from ha.raft.node import RaftNode
 from ha.raft.types import (
     Append,

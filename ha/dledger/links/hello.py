@@ -14,7 +14,7 @@ that it knows it: the proof is HMAC-SHA256(secret, the other's 32 bytes, kind, m
 worth nothing on another connection. The secret itself never travels.
 
 Either end also tells the newest configuration that it knows. A member of whom the newer of the two says nothing is
-refused; one that the older says nothing of is linked (`ha.dledger.address_book`).
+refused; one that the older says nothing of is linked (`ha.dledger.links.address_book`).
 
 An *incarnation* is drawn when a member's log is made. One that comes back with another has lost its log, and with it
 all that it had confirmed: a vote of it could elect a leader that lacks committed entries, so it is refused until an
@@ -35,7 +35,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from ha.dledger.address_book import Membership
+from ha.dledger.links.address_book import Membership
 from ha.raft.types import Link, MemberId
 from ropewalk.errors import RemoteProtocolError
 

@@ -3,7 +3,7 @@
 Of two members the one with the larger id dials, so there is one connection for each kind of link, and both ends use
 it. It lives in three states:
 
-    introduced    `ha.dledger.hello`; nothing of it reaches the core, and a peer that fails it is told why
+    introduced    `ha.dledger.links.hello`; nothing of it reaches the core, and a peer that fails it is told why
     up            frames go in and out; the core knows the link by a number of its own, which only rises
     down          the connection has ended, another one took its place, or nothing was heard for `SILENCE_MS`
 
@@ -11,7 +11,7 @@ Between two followers nothing is said for hours, so a PING goes out where nothin
 would be noticed in the minute in which votes are needed. A connection that comes anew takes the place of the one
 before: the peer knows better than this end that the old one is dead.
 
-Which members there are, the address book knows (`ha.dledger.address_book`). It changes while links are up: `configure`
+Which members there are, the address book knows (`ha.dledger.links.address_book`). It changes while links are up: `configure`
 tells the configuration in force, and an introduction may tell a newer one. Links to members that are in it no more end.
 """
 
@@ -23,10 +23,10 @@ from typing import Final, Protocol
 import structlog
 from msgspec import Struct
 
-from ha.dledger.address_book import AddressBook, Membership
-from ha.dledger.blocks import Blocks
-from ha.dledger.frames import from_frame
-from ha.dledger.hello import (
+from ha.dledger.links.address_book import AddressBook, Membership
+from ha.dledger.links.blocks import Blocks
+from ha.dledger.links.frames import from_frame
+from ha.dledger.links.hello import (
     CAME_BACK_EMPTY,
     CHALLENGE_SIZE,
     NO_MEMBER,
