@@ -21,7 +21,7 @@ import trio
 from broker.context import BrokerContext
 from broker.replication.master_slave import Replication
 from broker.replication.member import HaMember
-from broker.replication.sync import Peer, master_address
+from broker.replication.slave.sync import Peer, master_address
 from ha.group.block_repair import (
     BlockRequest,
     RepairRefused,

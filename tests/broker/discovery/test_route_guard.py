@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.announcement import shown_name_servers
+from broker.process.announcement import shown_name_servers
 from broker.discovery import registrar as registrar_module
 from broker.discovery.registrar import Registrar
 from broker.discovery.route_guard import Occupant, RouteGuard, rival

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from broker.remoting.shell import Connection, Shell
-from broker.replication.sync import NotSame, Peer, SlaveSync
+from broker.replication.slave.sync import NotSame, Peer, SlaveSync
 from ha.group.divergence import Compared, Finding
 from ha.group.hello import Hello, Welcome, encode
 from ha.group.metadata import Seen, SyncRequest, SyncResponse

@@ -1,0 +1,1 @@
+"""A slave's conversation with its master, over the remoting port."""
