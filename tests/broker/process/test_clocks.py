@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from broker import launch
+from broker.process import launch
 from broker.admin.relay import RELAY_TIMEOUT_MS
 from broker.namesrv.server import NameServer
 from broker.state.queue_locks import EXPIRY_MS as LOCK_EXPIRY_MS

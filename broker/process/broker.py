@@ -26,12 +26,12 @@ from typing import TypeVar
 import structlog
 import trio
 
-from broker.announcement import Ports, print_config, ready_line
+from broker.process.announcement import Ports, print_config, ready_line
 from broker.broker import Broker
 from broker.discovery.registrar import Registrar
 from broker.discovery.route_finder import RouteFinder
 from broker.discovery.route_guard import RouteGuard, silent_among
-from broker.launch import (
+from broker.process.launch import (
     StartFailed,
     connections_max,
     monotonic_ms,
@@ -43,15 +43,15 @@ from broker.launch import (
     stop_signals,
     way_out,
 )
-from broker.logs import set_log_level
+from broker.process.logs import set_log_level
 from broker.namesrv.handlers import name_server_handlers
 from broker.namesrv.server import NameServer
-from broker.options import BrokerOptions
+from broker.process.options import BrokerOptions
 from broker.remoting.session import Handlers, Session
 from broker.remoting.shell import Connection, Shell
 from broker.remoting.shell import Session as Served
 from broker.replication.group_member import LogCut, LogReplaced, OwnGroup
-from broker.service_manager import notify
+from broker.process.service_manager import notify
 from broker.settings.config import METRICS_PORTS, BrokerConfig, keep_settings, load_config
 from broker.settings.dledger import peers_of
 from broker.state import json_file
