@@ -212,8 +212,8 @@ def broker(
     Without options it listens on this machine only, brings its own name server (port 9876) and keeps
     its data in ./ropewalk-data.
     """
-    from broker.process.options import BrokerOptions
     from broker.process.broker import run_broker
+    from broker.process.options import BrokerOptions
     from broker.settings.config import ConfigError
 
     with expected_errors(as_json=as_json):

@@ -23,8 +23,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from broker.kv.region import KvRegion
-from ha.dledger.links.frames import config_of
 from ha.dledger.ledger import LedgerShell
+from ha.dledger.links.frames import config_of
 from ha.raft.types import UNKNOWN, Config
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.dledger.configuration import Configuration, decode_configuration, encode_configuration

@@ -1,6 +1,8 @@
 """The server processes: a broker, and a name server on its own.
 
-    options.py          what the command line says
+To be read in this order:
+
+    options.py          options from the command line
     launch.py           needs of a process before it serves: interpreter, descriptors, clocks, signals
     logs.py             the log of a process
     broker.py           `ropewalk broker`: start, tasks, graceful end

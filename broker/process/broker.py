@@ -26,11 +26,13 @@ from typing import TypeVar
 import structlog
 import trio
 
-from broker.process.announcement import Ports, print_config, ready_line
 from broker.broker import Broker
 from broker.discovery.registrar import Registrar
 from broker.discovery.route_finder import RouteFinder
 from broker.discovery.route_guard import RouteGuard, silent_among
+from broker.namesrv.handlers import name_server_handlers
+from broker.namesrv.server import NameServer
+from broker.process.announcement import Ports, print_config, ready_line
 from broker.process.launch import (
     StartFailed,
     connections_max,
@@ -44,14 +46,12 @@ from broker.process.launch import (
     way_out,
 )
 from broker.process.logs import set_log_level
-from broker.namesrv.handlers import name_server_handlers
-from broker.namesrv.server import NameServer
 from broker.process.options import BrokerOptions
+from broker.process.service_manager import notify
 from broker.remoting.session import Handlers, Session
 from broker.remoting.shell import Connection, Shell
 from broker.remoting.shell import Session as Served
 from broker.replication.group_member import LogCut, LogReplaced, OwnGroup
-from broker.process.service_manager import notify
 from broker.settings.config import METRICS_PORTS, BrokerConfig, keep_settings, load_config
 from broker.settings.dledger import peers_of
 from broker.state import json_file

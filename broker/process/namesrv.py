@@ -9,6 +9,8 @@ import structlog
 import trio
 
 import ropewalk
+from broker.namesrv.handlers import name_server_handlers
+from broker.namesrv.server import NameServer
 from broker.process.launch import (
     StartFailed,
     monotonic_ms,
@@ -18,12 +20,10 @@ from broker.process.launch import (
     stop_signals,
     way_out,
 )
-from broker.namesrv.handlers import name_server_handlers
-from broker.namesrv.server import NameServer
 from broker.process.options import NamesrvOptions
+from broker.process.service_manager import notify
 from broker.remoting.session import PartialFrameBudget, Session
 from broker.remoting.shell import Shell
-from broker.process.service_manager import notify
 from ropewalk.client.core.addresses import Address
 
 log = structlog.get_logger("broker.process")

@@ -28,12 +28,12 @@ import crc32c
 import structlog
 
 from ha.dledger import forwards
-from ha.dledger.members.changes import Change, next_step, refusal_to_go_alone, target_of
-from ha.dledger.members.configurations import Configurations
+from ha.dledger.kept import KeptBytes
 from ha.dledger.links.frames import config_of, to_fields
 from ha.dledger.links.hello import Identity
-from ha.dledger.kept import KeptBytes
 from ha.dledger.links.peers import Connection, PeerLink, Peers, region_field
+from ha.dledger.members.changes import Change, next_step, refusal_to_go_alone, target_of
+from ha.dledger.members.configurations import Configurations
 from ha.dledger.snapshots import SnapshotExchange
 from ha.dledger.status import LedgerStatus, peer_views
 from ha.dledger.storage import LogPoint, LogRun, LogStorage, ReplicaStore

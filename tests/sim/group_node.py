@@ -17,8 +17,8 @@ import trio
 from broker.broker import Broker
 from broker.discovery import registrar
 from broker.discovery.registrar import Registrar
-from broker.replication.slave import sync as slave_sync
 from broker.replication.group_member import OwnGroup
+from broker.replication.slave import sync as slave_sync
 from broker.replication.slave.sync import SlaveSync
 from broker.settings.config import BrokerConfig, load_config
 from ha.stream.client import ClientState

@@ -10,8 +10,8 @@ import trio
 
 from broker.remoting.shell import Shell
 from ha.dledger import tasks
-from ha.dledger.links.hello import Identity
 from ha.dledger.ledger import LedgerShell
+from ha.dledger.links.hello import Identity
 from ha.dledger.storage import LogPoint, LogRun
 from ha.raft.types import Role, Settings
 from ropewalk.format.dledger.configuration import Configuration

@@ -11,8 +11,9 @@ Between two followers nothing is said for hours, so a PING goes out where nothin
 would be noticed in the minute in which votes are needed. A connection that comes anew takes the place of the one
 before: the peer knows better than this end that the old one is dead.
 
-Which members there are, the address book knows (`ha.dledger.links.address_book`). It changes while links are up: `configure`
-tells the configuration in force, and an introduction may tell a newer one. Links to members that are in it no more end.
+Which members there are, the address book knows (`ha.dledger.links.address_book`). It changes while links are up:
+`configure` tells the configuration in force, and an introduction may tell a newer one. Links to members that are in it
+no more end.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from ha.dledger.ledger import LedgerShell
 from ha.dledger.links.frames import from_frame
 from ha.dledger.links.hello import Identity
-from ha.dledger.ledger import LedgerShell
 from ha.dledger.links.peers import Peers
 from ha.raft.node import RaftNode
 from ha.raft.types import (

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ha.dledger.members.changes import Change, ChangeKind, ChangeRefused, next_step, refusal_to_go_alone, target_of
+from ha.dledger.members.changes import (
+    Change,
+    ChangeKind,
+    ChangeRefused,
+    next_step,
+    refusal_to_go_alone,
+    target_of,
+)
 from ha.raft.types import Config
 
 LEARN, PROMOTE, REMOVE = ChangeKind
