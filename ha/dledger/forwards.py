@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ha.dledger.links.peers import PeerLink
+from ha.dledger.links.link import PeerLink
 from ropewalk.format.dledger.frame import Kind, encode_head
 
 PATIENCE_MS: Final = 2_500

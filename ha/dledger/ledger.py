@@ -31,7 +31,9 @@ from ha.dledger import forwards
 from ha.dledger.kept import KeptBytes
 from ha.dledger.links.frames import config_of, to_fields
 from ha.dledger.links.hello import Identity
-from ha.dledger.links.peers import Connection, PeerLink, Peers, region_field
+from ha.dledger.links.link import Connection, PeerLink
+from ha.dledger.links.peer_status import region_field
+from ha.dledger.links.peers import Peers
 from ha.dledger.members.changes import Change, next_step, refusal_to_go_alone, target_of
 from ha.dledger.members.configurations import Configurations
 from ha.dledger.snapshots import SnapshotExchange

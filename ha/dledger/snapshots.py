@@ -18,7 +18,9 @@ import crc32c
 import structlog
 
 from ha.dledger.links.frames import to_fields
-from ha.dledger.links.peers import PeerLink, Peers, region_field
+from ha.dledger.links.link import PeerLink
+from ha.dledger.links.peer_status import region_field
+from ha.dledger.links.peers import Peers
 from ha.dledger.storage import LogPoint, LogStorage
 from ha.raft.types import (
     Event,

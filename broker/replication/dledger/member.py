@@ -45,7 +45,7 @@ from broker.state.ha_status import HaStatus
 from ha.dledger import tasks
 from ha.dledger.ledger import LedgerShell
 from ha.dledger.links.hello import Identity
-from ha.dledger.links.peers import PeerLink
+from ha.dledger.links.link import PeerLink
 from ha.dledger.members.changes import REGIONS_STAY, Change, ChangeKind, ChangeRefused, target_of
 from ha.dledger.status import LedgerStatus
 from ha.dledger.storage import LogPoint, LogStorage, ReplicaStore
