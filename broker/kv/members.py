@@ -92,7 +92,7 @@ class RegionMembers:
         ):
             return
         if region.leads:
-            ledger.follow(index, found)
+            ledger.following.follow(index, found)
             return
         now = self._now()
         if now - self._told_at.get(region.number, now - _TELL_AGAIN_MS) >= _TELL_AGAIN_MS:

@@ -162,7 +162,7 @@ class StoreMember(Member):
                 case TransferAsked(token, target):
                     shell.transfer(target, partial(self.world.clients.outcomes.__setitem__, token))
                 case ChangeAsked(token):
-                    shell._changes[token] = partial(self.world.changes.was_changed, self, token)
+                    shell._changes.put(token, partial(self.world.changes.was_changed, self, token))
                     shell._tell(event)
             shell.end_turn()
             self.judge()
