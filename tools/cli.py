@@ -127,7 +127,9 @@ def run(servers: Collection[str]) -> NoReturn:
     command = next((word for word in words if not word.startswith("-")), None)
     if command in servers:
         if not {"-h", "--help"} & set(words):  # now, while a Ctrl-C still ends the process silently
-            importlib.import_module(f"broker.process.{command}")
+            importlib.import_module(
+                "broker.process.main" if command == "broker" else "broker.process.namesrv"
+            )
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.exit(app(prog_name="ropewalk"))
     signal.signal(signal.SIGINT, _leave)
@@ -212,7 +214,7 @@ def broker(
     Without options it listens on this machine only, brings its own name server (port 9876) and keeps
     its data in ./ropewalk-data.
     """
-    from broker.process.broker import run_broker
+    from broker.process.main import run_broker
     from broker.process.options import BrokerOptions
     from broker.settings.config import ConfigError
 

@@ -142,7 +142,7 @@ def test_the_broker_gets_its_options_as_they_were_spelled(
     monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], options: BrokerOptions
 ) -> None:
     given: list[object] = []
-    monkeypatch.setattr("broker.process.broker.run_broker", given.append)
+    monkeypatch.setattr("broker.process.main.run_broker", given.append)
     run_in_process("broker", *words)
     assert given == [options]
 
@@ -259,7 +259,7 @@ def test_what_the_locale_cannot_print_is_printed_as_escapes(cluster: FakeCluster
         (("consume", "T"), "tools.messages.consume"),
         (("bench", "produce"), "tools.bench.cli"),
         (("store", "dump", "."), "store.offline.reader"),
-        (("broker",), "broker.process.broker"),
+        (("broker",), "broker.process.main"),
         (("namesrv",), "broker.process.namesrv"),
     ],
 )

@@ -79,7 +79,7 @@ class SlaveBroker:
         await done.wait()
 
     def report_trouble(self, what: str, trouble: str | None) -> None:
-        """Tell people once of a trouble that lasts, and once when it is over; what passes in a moment is none."""
+        """Tell people once of a trouble that lasts, and once when it is over; one that is soon over is not told."""
         now = trio.current_time()
         if trouble is None:
             if self._troubles.pop(what, (0.0, ""))[1]:
