@@ -42,7 +42,7 @@ class Host(Protocol):
 
 
 class Handshake:
-    """One end of an introduction."""
+    """The introduction of two members, as either end goes through it."""
 
     def __init__(
         self,

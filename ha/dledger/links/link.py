@@ -68,7 +68,7 @@ class LinkEvents(Protocol):
 
 
 class LinkOwner(Host, Protocol):
-    """The links of a member, as one of them knows them."""
+    """The owner of a link: all links of its member."""
 
     now: Callable[[], int]
     draw: Callable[[int], bytes]

@@ -45,11 +45,14 @@ class ConfigurationRecords:
         self._tell_appended = tell_appended
 
     def forget(self) -> None:
-        """Forget what is still to be appended: this member leads no more, or another term."""
+        """Forget the configurations that are still to be appended: this member leads no more, or another term."""
         self.opening = self.changing = None
 
     def append(self, end: Callable[[], tuple[int, int]]) -> None:
-        """Append what is due and possible; `end` returns the core's term and the index of its last entry."""
+        """Append the configuration that is due, if that is possible.
+
+        `end` returns the core's term, and the index of its last entry.
+        """
         if (config := self.opening) is not None:
             term, index = end()
             if self._replica.lead(term, index + 1) and self._append(config, term, index):
