@@ -131,7 +131,7 @@ LONG_S: dict[str, int] = {
     "tests/spark/store/test_read.py": 35,
     "tests/test_readme_group.py": 35,
     "tests/compat/test_ledger_stores.py": 34,
-    "tests/broker/test_process.py": 32,
+    "tests/broker/process/test_process.py": 32,
     "tests/spark/sink/test_exact_faults.py": 30,
     "tests/compat/test_ledger_clients.py": 30,
     "tests/broker/replication/test_ledger_snapshots.py": 30,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import trio
 
-from broker.replication.sync import Peer
+from broker.replication.slave.peer import Peer
 from broker.settings.java_properties import read_properties
 from ha.group.roles import MASTER_ID, RoleRecord
 from ropewalk.client.aio.connection import AsyncConnection, open_connection

@@ -25,7 +25,7 @@ class BrokerOptions:
     print_config: bool = False
     json: bool = False
     log_level: str | None = None
-    """A log level of `broker.logs.LEVELS`; None leaves level, form and file to the configuration."""
+    """A log level of `broker.process.logs.LEVELS`; None leaves level, form and file to the configuration."""
     log_format: str | None = None
     log_file: Path | None = None
 

@@ -1,6 +1,6 @@
 """The needs of a server process before it serves: a fit interpreter, open files, a log, clocks, signals.
 
-Shared by the broker (`process`) and a name server of its own (`namesrv_process`). Each refusal is a `StartFailed`
+Shared by the broker (`broker`) and a name server of its own (`namesrv`). Each refusal is a `StartFailed`
 whose text tells the remedy.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 import ropewalk
-from broker.logs import configure_logs
+from broker.process.logs import configure_logs
 from ropewalk.errors import RopewalkError
 
 log = structlog.get_logger("broker.process")

@@ -9,7 +9,9 @@ import structlog
 import trio
 
 import ropewalk
-from broker.launch import (
+from broker.namesrv.handlers import name_server_handlers
+from broker.namesrv.server import NameServer
+from broker.process.launch import (
     StartFailed,
     monotonic_ms,
     open_log,
@@ -18,12 +20,10 @@ from broker.launch import (
     stop_signals,
     way_out,
 )
-from broker.namesrv.handlers import name_server_handlers
-from broker.namesrv.server import NameServer
-from broker.options import NamesrvOptions
+from broker.process.options import NamesrvOptions
+from broker.process.service_manager import notify
 from broker.remoting.session import PartialFrameBudget, Session
 from broker.remoting.shell import Shell
-from broker.service_manager import notify
 from ropewalk.client.core.addresses import Address
 
 log = structlog.get_logger("broker.process")

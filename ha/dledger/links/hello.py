@@ -14,7 +14,7 @@ that it knows it: the proof is HMAC-SHA256(secret, the other's 32 bytes, kind, m
 worth nothing on another connection. The secret itself never travels.
 
 Either end also tells the newest configuration that it knows. A member of whom the newer of the two says nothing is
-refused; one that the older says nothing of is linked (`ha.dledger.address_book`).
+refused; one that the older says nothing of is linked (`ha.dledger.links.address_book`).
 
 An *incarnation* is drawn when a member's log is made. One that comes back with another has lost its log, and with it
 all that it had confirmed: a vote of it could elect a leader that lacks committed entries, so it is refused until an
@@ -28,26 +28,27 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Mapping
 from enum import IntEnum
 from struct import Struct
 from typing import Final, Protocol
 
 import msgspec
 
-from ha.dledger.address_book import Membership
+from ha.dledger.links.address_book import Membership
 from ha.raft.types import Link, MemberId
 from ropewalk.errors import RemoteProtocolError
 
 __all__ = [
     "CAME_BACK_EMPTY",
     "CHALLENGE_SIZE",
-    "IntroductionProbe",
     "Identity",
     "Introduction",
+    "IntroductionConnection",
     "IntroductionFrames",
     "Step",
     "encode",
+    "introduction_of",
     "prove",
     "read_introduction",
     "refusal_of",
@@ -67,7 +68,7 @@ CAME_BACK_EMPTY: Final = " came back with an empty store"
 """The words by which a refused member knows that another one remembers a log of it."""
 
 
-class ProbeConnection(Protocol):
+class IntroductionConnection(Protocol):
     """A connection, as far as an introduction needs it."""
 
     def send(self, data: bytes | memoryview) -> None: ...
@@ -122,6 +123,24 @@ class Introduction(msgspec.Struct, frozen=True):
     """Of the entry with the newest configuration that the sender knows; -1: it has none but its `dLegerPeers`."""
     members: dict[MemberId, str] = {}
     """The members of that configuration, and their addresses."""
+
+
+def introduction_of(
+    me: Identity,
+    to: MemberId,
+    kind: Link,
+    challenge: bytes,
+    newest: Membership,
+    terms: Mapping[int, int] | None = None,
+    *,
+    lost: bool = False,
+) -> Introduction:
+    """Return the introduction of a member to another one; `newest` is the newest configuration that it knows."""
+    told = newest.addresses if newest.index >= 0 else {}
+    return Introduction(
+        me.cluster, me.group, me.id, to, me.incarnation, me.segment_size, kind, challenge, me.software,
+        dict(terms or {}), lost, newest.index, told,
+    )  # fmt: skip
 
 
 def encode(step: Step, body: bytes) -> bytes:
@@ -205,69 +224,6 @@ def strangers_refusal(stranger: MemberId, me: Identity, newest: Membership) -> s
         f"{stranger}{NO_MEMBER} {me.group}, which {', '.join(sorted(newest.addresses))} are. To take it in: "
         f"`ropewalk admin dledger add {stranger}-HOST:PORT` (docs/operate/dledger.md)"
     )
-
-
-class IntroductionProbe:
-    """The session of a connection that asks a process for its introduction and hangs up: no link comes of it.
-
-    `done` is told None where it is the member that was looked for, and the reason in words otherwise.
-    """
-
-    has_backlog = False
-
-    def __init__(
-        self, connection: ProbeConnection, me: Identity, named: MemberId, challenge: bytes, newest: Membership,
-        done: Callable[[str | None], None],
-    ) -> None:  # fmt: skip
-        self._connection = connection
-        self._me = me
-        self._named = named
-        self._challenge = challenge
-        self._newest = newest
-        self._done: Callable[[str | None], None] | None = done
-        self._frames = IntroductionFrames()
-
-    def receive(self, data: bytes) -> None:
-        """Go on with the introduction."""
-        self._frames.feed(data)
-        try:
-            while self._done is not None and (message := self._frames.next_message()) is not None:
-                self._step(*message)
-        except RemoteProtocolError as exc:
-            self.end(f"there listens no member of a DLedger group: {exc}")
-
-    def _step(self, step: Step, body: bytes) -> None:
-        me = self._me
-        if step is Step.CHALLENGE:
-            told = self._newest.addresses if self._newest.index >= 0 else {}
-            hello = Introduction(
-                me.cluster, me.group, me.id, self._named, me.incarnation, me.segment_size, Link.CONTROL,
-                self._challenge, me.software, {}, False, self._newest.index, told,
-            )  # fmt: skip
-            self._connection.send(prove(Step.HELLO, hello, me.secret, body))
-            self._connection.push()
-        elif step is Step.WELCOME:
-            found, proven = read_introduction(step, body, me.secret, self._challenge)
-            why = refusal_of(found, proven, me, None)
-            if why is None and found.id != self._named:
-                why = f"there is {found.id}"
-            self.end(why)
-        else:
-            self.end(body.decode("utf-8", "replace"))
-
-    def end(self, why: str | None) -> None:
-        """Hang up, and tell the outcome."""
-        done, self._done = self._done, None
-        if done is not None:
-            self._connection.close()
-            done(why)
-
-    def resume(self) -> None:
-        """Do nothing: nothing waits."""
-
-    def closed(self) -> None:
-        """Note that the connection has ended."""
-        self.end("the process there hung up without a word: it is no member of a DLedger group")
 
 
 class IntroductionFrames:

@@ -11,7 +11,9 @@ import pytest
 import trio
 
 from broker.remoting.shell import Connection, Shell
-from broker.replication.sync import NotSame, Peer, SlaveSync
+from broker.replication.slave.hello import SlaveHello
+from broker.replication.slave.peer import NotSame, Peer
+from broker.replication.slave.sync import SlaveSync
 from ha.group.divergence import Compared, Finding
 from ha.group.hello import Hello, Welcome, encode
 from ha.group.metadata import Seen, SyncRequest, SyncResponse
@@ -99,7 +101,7 @@ def run(slave: InProcess, work: Callable[[SlaveSync], Awaitable[None]]) -> None:
 
 
 def hello(slave: InProcess, master: Master) -> None:
-    run(slave, lambda sync: sync._hello(cast(Peer, master), MASTER, cast(Connection, Wire())))
+    run(slave, lambda sync: sync.hello._hello(cast(Peer, master), MASTER, cast(Connection, Wire())))
 
 
 def test_a_slave_says_who_it_is_and_has_the_terms_on_disk_before_it_goes_on(slave: InProcess) -> None:
@@ -132,7 +134,7 @@ def test_a_slave_that_was_promoted_while_it_compared_its_log_keeps_all_of_it(
             member.apply_decision(decision)
         return Compared(finding, 0)
 
-    monkeypatch.setattr(SlaveSync, "_compare", promoted_meanwhile)
+    monkeypatch.setattr(SlaveHello, "_compare", promoted_meanwhile)
     with pytest.raises(BaseExceptionGroup) as caught:
         hello(slave, Master(Welcome(5, 0, 9, [(4, 0)], [0], POLICY)))
     assert caught.group_contains(NotSame, match="leads epoch 5, and meanwhile 6 was accepted here")
@@ -153,7 +155,7 @@ def test_no_role_is_promised_or_changed_between_the_finding_that_the_log_has_to_
 
 def test_a_rocketmq_master_is_not_followed_where_an_epoch_was_accepted(slave: InProcess) -> None:
     async def begin(sync: SlaveSync) -> None:
-        sync._begin_with_rocketmq(MASTER)
+        sync.hello._begin_with_rocketmq(MASTER)
 
     run(slave, begin)
     follow(slave, 5)

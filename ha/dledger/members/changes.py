@@ -5,38 +5,20 @@
     REMOVE     a voter or a learner leaves
 
 One that is to vote learns first, so an addition is LEARN and PROMOTE, and so is a replacement: the group has never a
-voter that lacks the log. How the group goes from one configuration to the next is the core's affair (`ha.raft`). Where
-a majority is lost for good, one member may go on alone.
+voter that lacks the log. How the group goes from one configuration to the next is the core's affair (`ha.raft`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from enum import Enum
-from typing import Final
 
 from msgspec import Struct
 
-from ha.raft.quorum import QuorumAckChecker
 from ha.raft.types import Config, MemberId
 from ropewalk.errors import RopewalkError
 
-__all__ = [
-    "REGIONS_STAY",
-    "Change",
-    "ChangeKind",
-    "ChangeRefused",
-    "next_step",
-    "refusal_to_go_alone",
-    "target_of",
-]
-
-REGIONS_STAY: Final = (
-    "the group has a key-value store (ropewalkKvRegions), and its regions do not go on with one member: start most of "
-    "the others. A member that lost its disk is let in again by `ropewalk admin dledger readmit` "
-    "(docs/operate/dledger.md)"
-)
-"""Why no member of such a group goes on alone."""
+__all__ = ["Change", "ChangeKind", "ChangeRefused", "next_step", "target_of"]
 
 
 class ChangeKind(Enum):
@@ -110,26 +92,6 @@ def next_step(config: Config, target: Config) -> Config:
     if fresh:
         return Config(config.voters, (), tuple(sorted({*config.learners, *fresh})))
     return Config(tuple(sorted(target.voters)), (), tuple(sorted(target.learners)))
-
-
-def refusal_to_go_alone(
-    me: MemberId, config: Config, leader: MemberId | None, linked: Collection[MemberId], lost_log: bool
-) -> str | None:
-    """Return the reason why a member may not go on alone, linked to these others; None where it may."""
-    voters = ", ".join(config.voters)
-    if config.voters == (me,) and not config.old:
-        return f"{me} is the only voter already"
-    if me not in (*config.voters, *config.old):
-        return f"{me} is no voter, so its log may lack what was acknowledged: choose one of {voters}"
-    if lost_log:
-        return f"{me} lost its log, and has not caught up: choose another of {voters}"
-    if leader is not None:
-        return f"{leader} leads: the group works, and its members can be changed"
-    if QuorumAckChecker(config).is_majority([me, *linked]):
-        return (
-            f"{me} is linked to {', '.join(sorted(linked))}: together they are a majority, and elect a leader"
-        )
-    return None
 
 
 def _refuse_other_place(change: Change, addresses: Mapping[MemberId, str], members: list[MemberId]) -> None:

@@ -11,8 +11,8 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from broker.options import BrokerOptions
-from broker.process import BrokerProcess
+from broker.process.broker import BrokerProcess
+from broker.process.options import BrokerOptions
 from broker.replication.group_member import LogCut, LogReplaced
 from broker.settings.config import load_config
 from ropewalk.client.blocking.connection import Connection

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from ha.dledger.address_book import Membership
-from ha.dledger.frames import config_of
-from ha.dledger.peers import Peers
+from ha.dledger.links.address_book import Membership
+from ha.dledger.links.frames import config_of
+from ha.dledger.links.peers import Peers
 from ha.dledger.storage import LogStorage
 from ha.raft.types import Config, MemberId, Run
 from ropewalk.format.dledger.configuration import Configuration

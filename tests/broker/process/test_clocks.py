@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from broker import launch
 from broker.admin.relay import RELAY_TIMEOUT_MS
 from broker.namesrv.server import NameServer
+from broker.process import launch
 from broker.state.queue_locks import EXPIRY_MS as LOCK_EXPIRY_MS
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command

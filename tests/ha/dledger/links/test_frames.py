@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ha.dledger.frames import from_frame, to_fields
+from ha.dledger.links.frames import from_frame, to_fields
 from ha.raft.types import (
     NOTHING,
     Append,

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 import ropewalk
+from broker.process.ports import Ports
 from broker.replication.group_member import GroupMember
 from broker.settings.config import BrokerConfig
 from broker.settings.keys import Mark
 from ropewalk.client.core.addresses import Address
-
-
-@dataclass(slots=True)
-class Ports:
-    """The ports that a broker serves; None for those that it does without."""
-
-    broker: int
-    fast: int | None
-    namesrv: int | None
-    ha: int
-    metrics: int | None
 
 
 def ready_line(

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.options import BrokerOptions
-from broker.process import BrokerProcess
+from broker.process.broker import BrokerProcess
+from broker.process.options import BrokerOptions
 from broker.replication.group_member import LogReplaced
 from broker.settings.config import METRICS_PORT, METRICS_PORTS, load_config
 from ropewalk.client.blocking.connection import Connection

@@ -1,4 +1,4 @@
-"""The process `ropewalk broker`: configuration in, tasks running, and a graceful end.
+"""`BrokerProcess`: a broker, its shell and its tasks, from the start to a graceful end.
 
 Starting goes in an order in which nothing is promised too early: lock and recover the store, bind the ports, tell
 the embedded name server, ask the group who leads it, print the ready line. Stopping goes backwards: unregister, refuse
@@ -8,70 +8,51 @@ is no worse than a crash.
 
 from __future__ import annotations
 
-import errno
-import gc
-import ipaddress
 import os
 import random
-import shutil
 import signal
-import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from pathlib import Path
-from typing import TypeVar
 
 import structlog
 import trio
 
-from broker.announcement import Ports, print_config, ready_line
 from broker.broker import Broker
 from broker.discovery.registrar import Registrar
 from broker.discovery.route_finder import RouteFinder
 from broker.discovery.route_guard import RouteGuard, silent_among
-from broker.launch import (
+from broker.namesrv.handlers import name_server_handlers
+from broker.namesrv.server import NameServer
+from broker.process.announcement import ready_line
+from broker.process.launch import (
     StartFailed,
     connections_max,
     monotonic_ms,
     now_ms,
-    open_log,
-    raise_file_limit,
-    refuse_few_descriptors,
-    refuse_unfit_interpreter,
     stop_signals,
-    way_out,
 )
-from broker.logs import set_log_level
-from broker.namesrv.handlers import name_server_handlers
-from broker.namesrv.server import NameServer
-from broker.options import BrokerOptions
+from broker.process.logs import set_log_level
+from broker.process.options import BrokerOptions
+from broker.process.ports import PortBinder, Ports
+from broker.process.reopening import keep_aside, when_room
+from broker.process.service_manager import notify
+from broker.process.table_saver import TableSaver
 from broker.remoting.session import Handlers, Session
 from broker.remoting.shell import Connection, Shell
 from broker.remoting.shell import Session as Served
 from broker.replication.group_member import LogCut, LogReplaced, OwnGroup
-from broker.service_manager import notify
-from broker.settings.config import METRICS_PORTS, BrokerConfig, keep_settings, load_config
-from broker.settings.dledger import peers_of
-from broker.state import json_file
+from broker.settings.config import BrokerConfig
 from broker.web.server import MetricsServer
-from ropewalk.client.core.ids import ip_of, local_ip
+from ropewalk.client.core.ids import ip_of
 from store.io.disk import Disk, DiskFull
 from store.log.commitlog import StoreDamaged
-from store.offline.diverged import cut_store, empty_store
 
 log = structlog.get_logger("broker.process")
 
-_T = TypeVar("_T")
-
-_GC_THRESHOLD = 50_000
-_SWITCH_INTERVAL_S = 0.0005
-_EXIT_FAILED = 70  # EX_SOFTWARE
 _TICK_S = 0.05
 _SETTLE_S = 5.0
 _STOP_FLUSH_S = 5.0
-_ROOM_S = 2.0
 
 
 class BrokerProcess:
@@ -88,9 +69,7 @@ class BrokerProcess:
         )
         self.name_server = None if config.namesrv_addr else NameServer(monotonic_ms)
         self.broker: Broker
-        self._saved: dict[Path, int] = {}
-        self._save_soon = trio.Event()
-        self._settings: dict[str, str] = {}  # changed while running, not yet in the file
+        self._tables = TableSaver(options.config_file)
         self._registrar: Registrar
         self._guard: RouteGuard | None = None
         """None in DLedger mode: there a term decides between two that claim one place."""
@@ -142,10 +121,16 @@ class BrokerProcess:
                 f"brokerIP1 = {config.broker_ip1}: {exc.strerror}. Clients are told to connect there: give an IPv4 "
                 "address of this machine, or a host name that can be looked up"
             ) from exc
-        port, fast = self._bind()
-        ha = self._bind_ha()
-        namesrv_port = self._bind_name_server() if self.name_server is not None else None
-        metrics_port = self._bind_metrics() if config.metrics_exporter_type == "PROM" else None
+        binder = PortBinder(config, self.shell)
+        port, fast = binder.bind_broker(self._new_session, self._new_fast_session)
+        ha = binder.bind_members(self._new_member)
+        namesrv_port = None
+        if self.name_server is not None:
+            namesrv_port = binder.bind_name_server(self._name_server_sessions(self.name_server))
+        metrics_port = None
+        if config.metrics_exporter_type == "PROM":
+            self._metrics_server = MetricsServer(lambda: self.broker.metrics, monotonic_ms)
+            metrics_port = binder.bind_metrics(self._metrics_server)
         self._ports = Ports(port, fast, namesrv_port, ha, metrics_port)
         self.broker = self._make_broker()
         try:
@@ -252,89 +237,21 @@ class BrokerProcess:
         link.close()
         return Session(link, Handlers(), lambda session: None)
 
-    def _bind(self) -> tuple[int, int | None]:
-        config = self.config
-        port = self._listen("listenPort", config.listen_port, self._new_session)
-        if config.listen_port == 0 or config.listen_port <= 2:
-            # Any free port was asked for: the one at P-2 is served if it happens to be free.
-            try:
-                return port, self.shell.listen(config.bind_address, port - 2, self._new_fast_session)
-            except OSError:
-                return port, None
-        fast = self._listen(
-            "the fast port (listenPort - 2)",
-            config.listen_port - 2,
-            self._new_fast_session,
-        )
-        return port, fast
+    def _name_server_sessions(self, name_server: NameServer) -> Callable[[Connection], Session]:
+        handlers = name_server_handlers(name_server)
+        return lambda link: Session(link, handlers, name_server.closed, budget=self.broker.budget)
 
     def _new_member(self, link: Connection) -> Served:
         # The broker that is being closed would go on to answer for its groups, on a link that the next one cannot see.
         return self._refused(link) if self._is_reopening else self.broker.group.accept(link)
 
-    def _bind_ha(self) -> int:
-        """Listen for other members; return the port."""
-        config = self.config
-        if config.enable_d_leger_commit_log:
-            (own,) = [
-                each for each in peers_of(config.d_leger_peers) if each.member == config.d_leger_self_id
-            ]
-            return self._listen("dLegerPeers", own.port, self._new_member)
-        return self._listen("haListenPort", config.ha_listen_port, self._new_member)
-
-    def _bind_name_server(self) -> int:
-        assert self.name_server is not None
-        name_server = self.name_server
-        handlers = name_server_handlers(name_server)
-        port = self.config.namesrv_port
-        return self._listen(
-            "namesrvPort",
-            port,
-            lambda link: Session(link, handlers, name_server.closed, budget=self.broker.budget),
-        )
-
-    def _bind_metrics(self) -> int:
-        config = self.config
-        server = self._metrics_server = MetricsServer(lambda: self.broker.metrics, monotonic_ms)
-        host, port = config.metrics_prom_exporter_host, config.metrics_prom_exporter_port
-        # Nobody asked for the default port, and another broker of this machine may well have it.
-        asked = port == 0 or config.origin("metricsPromExporterPort") != "default"
-        try:
-            found = server.listen(host, port, tried=1 if asked else METRICS_PORTS)
-        except OSError as exc:
-            raise StartFailed(
-                f"cannot listen on {host}:{port} (metricsPromExporterPort): {exc.strerror}. "
-                + way_out(exc, "--set metricsPromExporterPort=0", "--set metricsPromExporterHost=ADDRESS")
-                + "; --set metricsExporterType=DISABLE does without metrics"
-            ) from exc
-        if not asked and found != port:
-            log.warning("the metrics port is taken: metrics are at the next free one", taken=port, port=found)
-        return found
-
-    def _listen(self, what: str, port: int, make: Callable[[Connection], Served]) -> int:
-        try:
-            return self.shell.listen(self.config.bind_address, port, make)
-        except OSError as exc:
-            key = what if what in ("namesrvPort", "haListenPort") else "listenPort"
-            if what == "dLegerPeers":  # its port is known to the others: no free one will do
-                advice = "Stop what uses it, or give this member another port in everybody's dLegerPeers"
-            else:
-                advice = way_out(exc, f"--set {key}=0", "--set bindAddress=ADDRESS")
-            raise StartFailed(
-                f"cannot listen on {self.config.bind_address}:{port} ({what}): {exc.strerror}. {advice}"
-            ) from exc
-
     def _topics_changed(self) -> None:
         self._registrar.changed()
-        self._save_soon.set()
+        self._tables.save_soon()
 
     def _settings_changed(self, changes: dict[str, str]) -> None:
         set_log_level(self.broker.config.log_level)
-        if self.options.config_file is None:
-            log.warning("there is no configuration file to keep the change in: it ends with this process")
-            return
-        self._settings.update(changes)
-        self._save_soon.set()
+        self._tables.keep(changes)
 
     # -- run and stop ----------------------------------------------------------------------------------
 
@@ -400,34 +317,12 @@ class BrokerProcess:
         with trio.CancelScope(shield=True):  # whoever stops it meanwhile need not close it
             await trio.to_thread.run_sync(broker.close)
         if isinstance(cut, LogCut):
-            await self._when_room(partial(self._keep_aside, cut))
-        self.broker = await self._when_room(self._opened_again)
-        self._saved.clear()
+            await when_room(partial(keep_aside, self.config, cut))
+        self.broker = await when_room(self._opened_again)
+        self._tables.forget()
         self._paused = self._is_reopening = False
         self._join()
         self._registrar.changed()
-
-    async def _when_room(self, job: Callable[[], _T]) -> _T:
-        """Do it off the loop, again and again for as long as the disk has no room for it."""
-        is_told = False
-        while True:
-            try:
-                done = await trio.to_thread.run_sync(job)
-            except (DiskFull, OSError) as exc:
-                if isinstance(exc, OSError) and exc.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                if not is_told:
-                    log.error(
-                        "no room on the disk to open the store again: nobody is served meanwhile",
-                        reason=str(exc),
-                        remedy="make room; it goes on by itself",
-                    )
-                is_told = True
-                await trio.sleep(_ROOM_S)
-            else:
-                if is_told:
-                    log.info("there is room to open the store again")
-                return done
 
     def _opened_again(self) -> Broker:
         fresh = self._make_broker()
@@ -437,19 +332,6 @@ class BrokerProcess:
             fresh.abandon()
             raise
         return fresh
-
-    def _keep_aside(self, cut: LogCut) -> None:
-        config, about = self.config, cut.about
-        root, directory = config.store_path_root_dir, config.store_path_commit_log
-        disk = Disk()
-        try:
-            if cut.everything:
-                kept = empty_store(root, directory, about, disk)
-            else:
-                kept = cut_store(root, directory, config.mapped_file_size_commit_log, about, disk)
-        finally:
-            disk.close()
-        log.warning("what the master does not have is kept", path=str(kept))
 
     async def _second_signal(self, signals: AsyncIterator[int]) -> None:
         async for _signal in signals:
@@ -482,31 +364,13 @@ class BrokerProcess:
     async def _save(self) -> None:
         """Write the tables: topics at once when they change, the rest every few seconds."""
         while True:
-            with trio.move_on_after(self.broker.config.flush_consumer_offset_interval / 1000):
-                await self._save_soon.wait()
-            self._save_soon = trio.Event()
+            await self._tables.wait(self.broker.config.flush_consumer_offset_interval / 1000)
             await self._save_changed()
 
     async def _save_changed(self) -> None:
-        if self._paused:
-            return
-        settings, self._settings = self._settings, {}
-        if settings and self.options.config_file is not None:
-            try:
-                await trio.to_thread.run_sync(keep_settings, self.options.config_file, settings)
-            except OSError as exc:
-                log.error("cannot keep changed settings", path=str(self.options.config_file), reason=str(exc))
-                self._settings = settings | self._settings
-        for path, (version, dump) in self.broker.dumps().items():
-            if self._saved.get(path) != version:
-                data = dump()
-                try:
-                    await trio.to_thread.run_sync(json_file.save, path, data)
-                except OSError as exc:
-                    # The older generation is whole; what could not be written is tried again at the next round.
-                    log.error("cannot write a config file", path=str(path), reason=str(exc))
-                else:
-                    self._saved[path] = version
+        if not self._paused:
+            await self._tables.save_settings()
+            await self._tables.save_tables(self.broker.dumps())
 
     async def _stop(self) -> None:
         if self._paused:
@@ -534,66 +398,3 @@ class BrokerProcess:
         if not self._paused:
             self.broker.close()  # its helper threads wake the shell until the end
         self.shell.close()
-
-
-def run_broker(options: BrokerOptions) -> None:
-    """Run a broker in the foreground. Raises RopewalkError with a text for the user if it cannot start."""
-    started = time.monotonic()
-    refuse_unfit_interpreter()
-    named = {}
-    if options.name_server is not None:
-        named["namesrvAddr"] = options.name_server
-    if options.namesrv_port is not None:
-        named["namesrvPort"] = str(options.namesrv_port)
-    for key, value in (
-        ("logLevel", options.log_level),
-        ("logFormat", options.log_format),
-        ("logFile", options.log_file),
-    ):
-        if value is not None:
-            named[key] = str(value)
-    temporary = tempfile.mkdtemp(prefix="ropewalk-") if options.ephemeral else None
-    if temporary is not None:
-        named["storePathRootDir"] = temporary
-    try:
-        config = load_config(
-            config_file=options.config_file,
-            settings=options.settings,
-            named=named,
-            environ=os.environ,
-            local_ip=lambda: str(ipaddress.IPv4Address(local_ip())),
-            ephemeral=options.ephemeral,
-        )
-        if options.print_config:
-            print_config(config, as_json=options.json)
-            return
-        open_log(config.log_level, config.log_format, config.log_file)
-        for warning in config.warnings:
-            log.warning("configuration", finding=warning)
-        raise_file_limit()
-        refuse_few_descriptors()
-        process = BrokerProcess(config, options)
-        process.start()
-        # What exists now lives as long as the process: the collector need not look at it again, and a turn makes
-        # thousands of short-lived objects that reference counting alone takes care of.
-        gc.freeze()
-        gc.set_threshold(_GC_THRESHOLD, 20, 20)
-        # A helper thread in the middle of Python code gives the interpreter back after this, when the loop wants it;
-        # the default of 5 ms would be the p99 of every answer.
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        try:
-            trio.run(process.run, started)
-        except StartFailed:
-            process.close()
-            raise
-        except BaseException:
-            # Closing in good order would claim more than is known, after a failed flush above all. What this leaves
-            # is for the next start's recovery to judge, like any other crash.
-            log.critical("the broker failed", exc_info=True)
-            sys.stderr.flush()
-            os._exit(_EXIT_FAILED)
-        process.close()
-        log.info("stopped")
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.service_manager import notify
+from broker.process.service_manager import notify
 from tests.support.processes import checkout_command, checkout_environment, first_line, running_broker, stop
 
 

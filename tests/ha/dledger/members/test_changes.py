@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ha.dledger.changes import Change, ChangeKind, ChangeRefused, next_step, refusal_to_go_alone, target_of
+from ha.dledger.members.changes import (
+    Change,
+    ChangeKind,
+    ChangeRefused,
+    next_step,
+    target_of,
+)
 from ha.raft.types import Config
 
 LEARN, PROMOTE, REMOVE = ChangeKind
@@ -65,21 +71,3 @@ def test_a_region_that_follows_has_a_new_voter_learn_first_and_lets_the_old_one_
 def test_the_only_voter_stays() -> None:
     with pytest.raises(ChangeRefused, match="n0 is the only voter"):
         target_of(Change(REMOVE, "n0"), Config(("n0",)), {})
-
-
-@pytest.mark.parametrize(
-    ("me", "leader", "linked", "lost_log", "words"),
-    [
-        ("n3", None, (), False, "n3 is no voter"),
-        ("n0", None, (), True, "n0 lost its log"),
-        ("n0", "n1", (), False, "n1 leads"),
-        ("n0", None, ("n2",), False, "n0 is linked to n2: together they are a majority"),
-        ("n0", None, ("n3",), False, None),
-        ("n0", None, (), False, None),
-    ],
-)
-def test_a_member_goes_on_alone_only_where_no_majority_is_left(
-    me: str, leader: str | None, linked: tuple[str, ...], lost_log: bool, words: str | None
-) -> None:
-    why = refusal_to_go_alone(me, GROUP, leader, linked, lost_log)
-    assert why is None if words is None else why is not None and words in why

@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 import ropewalk
-from broker.logs import BURST, LogFile, RepeatLimit, configure_logs, render_text, set_log_level
+from broker.process.logs import BURST, LogFile, RepeatLimit, configure_logs, render_text, set_log_level
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import RequestCode
 from ropewalk.format.remoting import Command

@@ -10,10 +10,12 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from ha.dledger.address_book import LEAVING_MS, Membership
-from ha.dledger.frames import to_fields
-from ha.dledger.hello import CHALLENGE_SIZE, Identity, IntroductionProbe, Step, encode
-from ha.dledger.peers import INTRODUCTION_MS, PING_MS, SILENCE_MS, PeerLink, Peers
+from ha.dledger.links.address_book import LEAVING_MS, Membership
+from ha.dledger.links.frames import to_fields
+from ha.dledger.links.hello import CHALLENGE_SIZE, Identity, Step, encode
+from ha.dledger.links.link import PeerLink
+from ha.dledger.links.peers import INTRODUCTION_MS, PING_MS, SILENCE_MS, Peers
+from ha.dledger.links.probe import IntroductionProbe
 from ha.raft.types import NOTHING, Append, Heartbeat, Link, MemberId, Message, Point, Run
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.dledger.entry import encode_entries
