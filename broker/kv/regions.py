@@ -198,7 +198,7 @@ class KvRegions:
     def _open(self, region: KvRegion, settings: Settings) -> None:
         id = region.machine.region.id
         region.open(self._shared, replace(settings, turn=id) if id else settings)
-        region.ledger.on_forwarded = partial(self._forwarded, region)
+        region.ledger.forwards.on_request = partial(self._forwarded, region)
         (self._awaiting if settings.lacks_state else self._regions)[id] = region
         self.ledgers.append(region.ledger)
         self._members.begin(region)

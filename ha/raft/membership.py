@@ -35,8 +35,8 @@ candidate counts by its own configuration. A member keeps from campaigning where
 (`ConfigHistory.has_voter`).
 
 *Readmission.* A member that lost its log votes again when nothing hangs on what it lost. The peers know by the
-incarnation that its log is another one (`ha.dledger.hello`), and tell it so once an operator has let it in. From then
-on it follows, and neither votes nor campaigns nor counts for a majority, until both are true:
+incarnation that its log is another one (`ha.dledger.links.hello`), and tell it so once an operator has let it in. From
+then on it follows, and neither votes nor campaigns nor counts for a majority, until both are true:
 
     met         every other member has told it its term since. So its own term is at least every term in which it had
                 voted or confirmed entries, and a leader of an older term, which others have left, gets nothing of it
