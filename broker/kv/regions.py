@@ -28,6 +28,11 @@ A kill in between leaves the old range, which no client is served from: its log 
 entry comes after all, the state is at hand, and the member begins anew with that. A member that lost its log learns in
 each of these groups before it votes, as in every other (`ha.raft.membership`).
 
+A region whose log a start finds damaged is put aside (`broker.kv.marker`) and begins without an entry, as a learner:
+region 0 with its first state, another one with that of the entry that cut it off, or with none if that is not here. A
+region without a snapshot that was cut from it is put aside, too. As long as some keys are in no region here, clients
+are told of no region, and those that the others know are looked out for.
+
 Members take turns at being the one that a region is led by, in the order of ids: it campaigns first, and is handed the
 lead when it comes back. Region 0 is led by whoever `preferredLeaderId` names.
 """

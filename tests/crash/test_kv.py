@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk import Kv
+from ropewalk.format.dledger.entry import HEAD_SIZE
 from tests.crash.campaign import chosen_seed
 from tests.crash.kv_load import Load, are_equal, leaders_of, members_of
 from tests.crash.ledger_group import LedgerGroup, Member
@@ -64,6 +66,39 @@ def test_no_write_is_lost_or_done_twice_where_regions_are_cut_under_load_and_mem
             name.encode().hex() for name in cuts
         }
     load.judge()
+
+
+def test_a_member_with_a_flipped_byte_in_a_regions_log_is_filled_again_under_load(tmp_path: Path) -> None:
+    seed = chosen_seed()
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    with LedgerGroup(tmp_path, settings={"ropewalkKvRegions": 1}) as group:
+        leaders_of(group, group.members)
+        load = Load(group, seed)
+        load.start()
+        victim = draw.choice(group.members)
+        region = victim.store / "kv" / "0"
+        until(lambda: committed_pos(region) > 2_000, "some entries are noted as committed")
+        victim.kill()
+        log = region / "data" / f"{0:020d}"
+        data = bytearray(log.read_bytes())
+        data[draw.randrange(HEAD_SIZE, 200)] ^= 0x20  # of the body of the first entry
+        log.write_bytes(data)
+        victim.start()
+        until(
+            lambda: "votes again" in victim.errors.read_text(),
+            lambda: victim.errors.read_text()[-3000:], patience_s=60.0,
+        )  # fmt: skip
+        assert "the log of a region is damaged" in victim.errors.read_text()
+        until(lambda: not (region / "damaged").exists(), "what was put aside is removed")
+        stop_and_read(group, load)
+    load.judge()
+
+
+def committed_pos(region: Path) -> int:
+    """Return the offset through which a region's log is noted to be committed."""
+    note = region / "notes" / "commit"
+    return int(json.loads(note.read_bytes())["commit"][2]) if note.exists() else 0
 
 
 def stop_and_read(group: LedgerGroup, load: Load) -> None:

@@ -169,6 +169,30 @@ def test_a_region_without_its_own_snapshot_waits_with_the_damaged_one_that_it_wa
         assert get(group.members[2], b"1005", region=1) == [b"5" * 50]
 
 
+def test_a_damaged_region_that_is_cut_before_it_is_filled_again_comes_back_in_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither part waits for the other, and no client is told of regions that have not all keys."""
+    few_entries(monkeypatch)
+    with KvGroup(tmp_path, "1000;") as group:
+        group.until(lambda: all(len(list(regions(each))) == 2 for each in group.members.values()), "two")
+        for id in (0, 1):
+            fill(group, 200, id)
+        damage(group, id=1)
+        outcomes: list[object] = []
+        leader = group.region_leader(1)
+        regions(leader).split(region(leader, 1), b"1100", outcomes.append)
+        group.region_leader(2)
+        fill(group, 100, 1, first=0)
+        group.start(2)
+        assert regions(group.members[2]).get(1) is None and not regions(group.members[2]).table()
+        votes_again(group, id=1)
+        group.until(lambda: regions(group.members[2]).get(2) is not None, "the new region has come, too")
+        group.all_applied()
+        assert get(group.members[2], b"1150", region=2) == [b"150" * 50]
+        assert len(regions(group.members[2]).table()) == 3
+
+
 def test_a_changed_term_of_an_entry_is_damage_as_its_body_is(tmp_path: Path) -> None:
     with KvGroup(tmp_path) as group:
         fill(group, 10)

@@ -76,6 +76,21 @@ def test_a_broker_that_was_removed_is_no_follower_and_no_one_to_wait_for() -> No
         assert {row[2]: row[3] for row in rows} == {"n0": "no member any more", "n1": "FOLLOWER"}
 
 
+def test_a_member_whose_log_of_a_region_is_filled_again_is_said_to_learn() -> None:
+    values = {
+        "region": 0,
+        "member": "n0",
+        "leads": False,
+        "members": ["n0"],
+        "role": "FOLLOWER",
+        "learns": True,
+    }
+    ((_region, _from, _member, role, *_rest),) = status_rows(
+        [KvStatus(BrokerMember("c", "b", 0, "127.0.0.1:1"), values)]
+    )
+    assert role == "FOLLOWER, learns"
+
+
 def kv(namesrv: str, name: str, *words: str) -> Result:
     return CliRunner().invoke(app, [name, "-n", namesrv, *words])
 
