@@ -55,6 +55,7 @@ __all__ = [
     "KvRegion",
     "NotLeader",
     "NotUnderstood",
+    "can_be_filled",
     "has_snapshots",
     "marker_of",
 ]
@@ -83,6 +84,12 @@ def marker_of(context: BrokerContext, id: int) -> RegionMarker:
 
 def _directory(context: BrokerContext, id: int) -> Path:
     return context.config.store_path_root_dir / "kv" / str(id)
+
+
+def can_be_filled(ledger: LedgerShell) -> bool:
+    """Return whether the others elect a leader without this member, who fills its log again."""
+    others = [voter for voter in ledger.config.voters if voter != ledger.me.id]
+    return ledger.core.quorum.is_majority(others)
 
 
 class NotLeader(Exception):
@@ -141,6 +148,8 @@ class KvRegion:
         self._files = RegionSnapshots(self._root, context.disk)
         self._worker = Worker("ropewalk-kv-snapshots", context.store.completions)
         self.snapshots = Snapshots(self._store, self._files, self._worker, snapshots.LIMITS)
+        self._has_met_damage = False
+        """Whether damage was met since the start."""
         self.restored = -1
         """The index of the entry behind which this life began, with a snapshot; -1 where there was none."""
         self._waiting: deque[tuple[int, int, Command, Done]] = deque()
@@ -186,6 +195,7 @@ class KvRegion:
             shares=(shared.peers, self.number),
             lost=self.marker.is_lost,
         )
+        self._store.entries.look_for_damage = partial(self._met_damage, shared)
         self.ledger.on_readmitted = partial(self._worker.submit, self.marker.end, lambda _none: None)
         self.ledger.on_standing = self._stand
         self.ledger.snapshots.make = self.snapshots.make
@@ -197,6 +207,29 @@ class KvRegion:
     def has_ballot(self) -> bool:
         """Return whether the ballot can be read. Blocks."""
         return self._store.entries.has_ballot
+
+    def _met_damage(self, shared: LedgerShell, done: Callable[[bool], None]) -> None:
+        """Open the stores anew, and put the log aside then: a read for a lagging member met damage.
+
+        It waits for a member that has all that is committed, and may vote. The leader asks again until then; `done` is
+        told False where the log must not be put aside.
+        """
+        core = self.ledger.core
+        if not can_be_filled(shared):
+            done(False)
+            return
+        is_kept = any(
+            each.is_linked and each.counts and each.match >= core.log.commit.index
+            for each in core.dispatchers.values()
+        )
+        if not self._has_met_damage:
+            log.error(
+                "the log of a region is damaged where another member needs it: it goes aside once a third has all",
+                region=self.machine.region.id,
+            )  # fmt: skip
+        self._has_met_damage = True
+        if is_kept:
+            self._worker.submit(self.marker.note_damage, lambda _none: self._on_replaced())
 
     def abandon(self) -> None:
         """Close the files of a region that could not be opened. Blocks."""

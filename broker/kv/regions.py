@@ -51,7 +51,16 @@ from msgspec.structs import replace
 
 from broker.context import BrokerContext
 from broker.kv.members import RegionMembers
-from broker.kv.region import Busy, Done, KvRegion, NotLeader, NotUnderstood, has_snapshots, marker_of
+from broker.kv.region import (
+    Busy,
+    Done,
+    KvRegion,
+    NotLeader,
+    NotUnderstood,
+    can_be_filled,
+    has_snapshots,
+    marker_of,
+)
 from broker.settings.dledger import region_keys
 from ha.dledger.ledger import LedgerShell, voter_key
 from ha.kv.machine import KvMachine
@@ -184,13 +193,10 @@ class KvRegions:
     def _put_aside(self, region: KvRegion, why: StoreDamaged) -> None:
         """Have a region begin anew whose log is damaged. Raises `why` where the others could not fill it again.
 
-        They cannot where they are no majority, as they elect nobody without this member.
+        A ballot that is gone, or a command that this program does not know, is no damage of the log.
         """
         region.abandon()
-        shared = self._shared
-        others = [voter for voter in shared.config.voters if voter != shared.me.id]
-        is_filled = shared.core.quorum.is_majority(others)
-        if isinstance(why, NotUnderstood) or not is_filled or not region.has_ballot:
+        if isinstance(why, NotUnderstood) or not can_be_filled(self._shared) or not region.has_ballot:
             raise why
         region.marker.note_damage()
         region.marker.put_aside()

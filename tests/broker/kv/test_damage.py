@@ -193,6 +193,36 @@ def test_a_damaged_region_that_is_cut_before_it_is_filled_again_comes_back_in_tw
         assert len(regions(group.members[2]).table()) == 3
 
 
+def test_a_leader_whose_log_is_damaged_where_a_lagging_member_needs_it_leaves_the_lead_and_is_filled_again(
+    tmp_path: Path,
+) -> None:
+    with KvGroup(tmp_path) as group:
+        fill(group, 5)
+        place = region(group.members[0]).ledger.core.log.end.pos + 500
+        group.stop(0)
+        fill(group, 20, first=100)
+        for index in (1, 2):  # what was written is in no memory any more
+            group.stop(index)
+            group.start(index)
+        region(group.region_leader()).ledger.transfer("n2", lambda result: None)
+        group.until(lambda: region(group.members[2]).leads, "n2 leads")
+        group.all_applied()
+        begun = group.members[2]
+        log = store_of(group) / "data" / f"{0:020d}"
+        with log.open("r+b") as file:
+            file.seek(place)
+            byte = file.read(1)
+            file.seek(place)
+            file.write(bytes([byte[0] ^ 1]))
+        group.start(0)
+        group.until(lambda: group.members[2] is not begun, "it opens its stores again")
+        assert learns(group)
+        votes_again(group)
+        group.region_leader()
+        group.all_applied()
+        assert get(group.members[0], b"0110") == get(group.members[2], b"0110") == [b"110" * 50]
+
+
 def test_a_changed_term_of_an_entry_is_damage_as_its_body_is(tmp_path: Path) -> None:
     with KvGroup(tmp_path) as group:
         fill(group, 10)
