@@ -23,7 +23,7 @@ from broker.discovery.registrar import Registrar
 from broker.discovery.route_finder import RouteFinder
 from broker.discovery.route_guard import RouteGuard, silent_among
 from broker.namesrv.handlers import name_server_handlers
-from broker.namesrv.server import NameServer
+from broker.namesrv.server import EXPIRE_INTERVAL_S, NameServer
 from broker.process.announcement import ready_line
 from broker.process.launch import (
     StartFailed,
@@ -355,7 +355,7 @@ class BrokerProcess:
             await trio.sleep(1)
             seconds += 1
             self.shell.sweep()
-            if seconds % 5 == 0 and self.name_server is not None:
+            if seconds % EXPIRE_INTERVAL_S == 0 and self.name_server is not None:
                 self.name_server.expire()
             if seconds % 10 == 0 and not self._paused:
                 self.broker.expire_clients()

@@ -10,7 +10,7 @@ import trio
 
 import ropewalk
 from broker.namesrv.handlers import name_server_handlers
-from broker.namesrv.server import NameServer
+from broker.namesrv.server import EXPIRE_INTERVAL_S, NameServer
 from broker.process.launch import (
     StartFailed,
     monotonic_ms,
@@ -85,7 +85,7 @@ class NamesrvProcess:
             await trio.sleep(1)
             seconds += 1
             self.shell.sweep()
-            if seconds % 5 == 0:
+            if seconds % EXPIRE_INTERVAL_S == 0:
                 self.name_server.expire()
 
 

@@ -119,6 +119,7 @@ class LedgerShell:
         known: Mapping[MemberId, bytes] | None = None,
         readmitted: Iterable[MemberId] = (),
         shares: tuple[Peers, int] | None = None,
+        lost: bool = False,
     ) -> None:
         """Begin with an opened log. `addresses` are those in `dLegerPeers`, the own one included.
 
@@ -130,7 +131,7 @@ class LedgerShell:
         soon, in a turn of its own; `known` are the incarnations of peers that were noted before, and of this member
         itself the ones that vote although the log before was lost (`voter_key`); `readmitted` are the members let in
         again. `shares`: the links of another group of the same members, which looks after them, and the number of this
-        group on them.
+        group on them. `lost`: the log before was damaged and its ballot is here, so this member learns before it votes.
         """
         self._group = 0
         self._storage = storage
@@ -153,6 +154,7 @@ class LedgerShell:
             commit=Point(*storage.commit),
             doubt=Point(*storage.doubt) if storage.doubt is not None else None,
             readmitted=self.peers.known.get(voter_key(me.id, self._group)) == me.incarnation,
+            lost=lost,
             configs=self.configurations.rows,
         )
         self.me = me
@@ -162,6 +164,8 @@ class LedgerShell:
         """Called when the shown end has moved; answers that wait for it may leave."""
         self.on_noted: Callable[[], None] = lambda: None
         """Called when `peers.known` or `peers.readmitted` have changed, to be noted."""
+        self.on_readmitted: Callable[[], None] = lambda: None
+        """Called when this member, which had lost its log, has caught up and votes again."""
         self.on_replaced: Callable[[], None] = lambda: None
         """Called when a snapshot is to replace the log: the store has to be closed and opened again."""
         self.shown = ShownLog(storage, replica)
@@ -532,6 +536,7 @@ class LedgerShell:
             self.readmitted_through = self.core.log.end.index
             self.peers.known[voter_key(self.me.id, self._group)] = self.me.incarnation
             self.peers.groups[0][0].noted()
+            self.on_readmitted()
         for token, result in effects.done:
             self._transfers.tell(token, result)
         for token, outcome in effects.changed:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 import trio
 
+from broker.namesrv.answers import group_addresses
 from broker.replication.slave.peer import NotSame, Peer
 from broker.replication.slave.slave_broker import SlaveBroker
 from ha.group.hello import MemberStatusMessage
@@ -17,7 +18,6 @@ from ha.group.roles import MASTER_ID, SLAVE
 from ropewalk.client.aio.connection import AsyncConnection, open_connection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
-from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
 
 __all__ = ["MasterSearch"]
@@ -126,14 +126,7 @@ class MasterSearch:
         answer = await link.call(Command(RequestCode.GET_BROKER_MEMBER_GROUP, ext), PROBE_S)
         if answer.code != ResponseCode.SUCCESS:
             return []
-        document = fastjson.loads(answer.body)
-        group = document.get("brokerMemberGroup") if isinstance(document, dict) else None
-        addresses = group.get("brokerAddrs") if isinstance(group, dict) else None
-        return (
-            [each for each in addresses.values() if isinstance(each, str)]
-            if isinstance(addresses, dict)
-            else []
-        )
+        return list(group_addresses(answer.body).values())
 
     async def _statuses_of(self, addresses: list[str]) -> list[MemberStatusMessage]:
         found: list[MemberStatusMessage] = []
