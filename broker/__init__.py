@@ -11,7 +11,7 @@ moves, one pump completes every entry that is satisfied. The pump never awaits: 
 slowly fills its own bounded buffer and delays nobody else. A full queue is answered with the
 protocol's own "busy", never by growing and never by silence.
 
-`serve.py` is the only file here that knows sockets, so that the shell can change while every session
+`remoting/shell.py` alone knows the sockets of clients, so that the shell can change while every session
 test stays as it is. The name server, embedded or as a process of its own, is a handler of the same kind.
 
 Left to others: byte layouts (`ropewalk.format`), files and recovery (`store`), copies on other

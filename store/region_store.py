@@ -128,10 +128,11 @@ class RegionStore:
         point, entry, commit = first
         return point, encode_member_snapshot(MemberSnapshot(commit, [], index, state, entry))
 
-    def open(self, snapshot: LogPoint = NOTHING) -> tuple[str, ...]:
+    def open(self, snapshot: LogPoint = NOTHING, *, lacks_state: bool = False) -> tuple[str, ...]:
         """Recover, and apply the entries that are known to be committed; return the findings of recovery. Blocks.
 
-        `snapshot` is the point through which entries are applied already. Raises `StoreDamaged`.
+        `snapshot` is the point through which entries are applied already; `lacks_state`: there is no state to apply any
+        to. Raises `StoreDamaged`, and may be abandoned then.
         """
         self.log.load()
         if snapshot[2] < self.log.min_offset:
@@ -147,6 +148,18 @@ class RegionStore:
             self._disk.remove(self._root / "notes" / INSTALLED)
         for file in self.log.unflushed(self.log.end_offset):
             file.sync()  # what a kill left in the page cache will be vouched for
+        if lacks_state and found.end[0] >= 0:
+            raise StoreDamaged(
+                f"{self.log.directory} has entries, and the state in front of them is gone: put a snapshot back, or "
+                f"{REFILL}"
+            )
+        while self._applied[2] < found.commit_pos:
+            self._apply_next()
+            index, term, _pos = self._applied
+            if term != self.entries.term_at(index):
+                raise StoreDamaged(
+                    f"entry {index} of the log in {self.log.directory} says that it is of term {term}: {REFILL}"
+                )
         self._flusher = self._helpers.flusher(self._completions, self._flushed)
         self._host = EntryHost(self.log, self._flusher, self._preallocator)
         self._preallocator.begin(self.log.end_offset)
@@ -157,10 +170,12 @@ class RegionStore:
             self._storage,
             self._helpers.worker("ropewalk-kv-laggards", self._completions),
         )
-        while self._applied[2] < found.commit_pos:
-            self._apply_next()
         self.log.flushed_offset = found.commit_pos
         return found.findings
+
+    def abandon(self) -> None:
+        """Close a log that could not be opened."""
+        self.log.close()
 
     def tick(self, now_ms: int) -> None:
         """Do the work of time: waiting orders, the note of the commit point, zeros ahead of the writer."""

@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.support.long_run import LONG
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import Scheduling
+    from xdist.workermanage import WorkerController
 
 # A broker of a test allocates this much ahead, and not RocketMQ's gigabyte; `--set` in a test goes before it.
 os.environ.setdefault("ROPEWALK_MAPPED_FILE_SIZE_COMMIT_LOG", str(64 << 20))
@@ -63,6 +65,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     from tests.parallel import make_scheduler
 
     return make_scheduler(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    """Tell a worker whether all tests are to be run, so that it may collect its own alone."""
+    config = node.config
+    is_chosen = config.args_source is not pytest.Config.ArgsSource.TESTPATHS or config.option.keyword
+    node.workerinput["collects_its_own"] = not (is_chosen or config.option.markexpr)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files out that another worker runs the tests of."""
+    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if worker is None or not worker["collects_its_own"] or collection_path.suffix != ".py":
+        return None
+    from tests.parallel import collects
+
+    file = collection_path.relative_to(config.rootpath).as_posix()
+    return None if collects(worker["workerid"], file) else True
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,7 +11,8 @@ pytest-xdist starts the workers and carries the reports; this decides who runs w
 - Four more workers, where there are so many (`-n 6`), use what the two leave of the processors. One stands behind all
   others: it has the least priority and gets only tests that do nothing but compute, so that nothing of its own can be
   late. Three stand aside with tests that mostly wait, for JVMs, elections and delays, and are patient themselves: one
-  after the other, these take half an hour. What these workers do not come to is left to the two, at the end.
+  after the other, these take half an hour. What these workers do not come to is left to the two, at the end. They read
+  only the files that they may get tests of: no test begins before each worker has collected.
 
 Nothing here is in force in a plain `pytest`, which runs everything in one process in the order of the files.
 """
@@ -130,7 +131,7 @@ LONG_S: dict[str, int] = {
     "tests/spark/store/test_read.py": 35,
     "tests/test_readme_group.py": 35,
     "tests/compat/test_ledger_stores.py": 34,
-    "tests/broker/test_process.py": 32,
+    "tests/broker/process/test_process.py": 32,
     "tests/spark/sink/test_exact_faults.py": 30,
     "tests/compat/test_ledger_clients.py": 30,
     "tests/broker/replication/test_ledger_snapshots.py": 30,
@@ -216,15 +217,51 @@ def part_of(scope: str) -> tuple[str, ...]:
     return ASIDE if scope.startswith(WAITING) else ()
 
 
+def collects(worker: str, file: str) -> bool:
+    """Return whether a worker is to collect the tests of a file, whose path is given from the root."""
+    return worker not in (BEHIND, *ASIDE) or worker in part_of(scope_of(file))
+
+
 class ByFile(LoadScopeScheduling):  # type: ignore[misc] # it comes without types
     """Scopes as `scope_of` has them, handed out by length."""
+
+    registered_collections: dict[WorkerController, list[str]]
+    assigned_work: dict[WorkerController, dict[str, dict[str, bool]]]
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
 
+    def schedule(self) -> None:
+        """Begin, with the workers first that have collected everything: where there is little to do, they stay."""
+        if self.collection is None:
+            collected = sorted(
+                self.registered_collections.items(),
+                key=lambda each: (-len(each[1]), each[0].gateway.id in (BEHIND, *ASIDE)),
+            )
+            self.registered_collections = dict(collected)
+            self.assigned_work = {node: self.assigned_work[node] for node in self.registered_collections}
+        super().schedule()
+
+    def _check_nodes_have_same_collection(self) -> bool:
+        """Compare what was collected, but for the rest of the tests at workers that collect only their own."""
+        collected = self.registered_collections
+        everything = next(iter(collected.values()))
+        self.registered_collections = {
+            node: tests
+            for node, tests in collected.items()
+            if node.gateway.id not in (BEHIND, *ASIDE) or tests != _part_of(everything, tests)
+        }
+        same: bool = len(self.registered_collections) < 2 or super()._check_nodes_have_same_collection()
+        self.registered_collections = collected
+        return same
+
     def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
         quiet = self._holder() is not None
         super().mark_test_complete(node, item_index, duration)
+        work = self.assigned_work[node]
+        scope = scope_of(self.registered_collections[node][item_index])
+        if all(work[scope].values()):
+            del work[scope]  # what is done would be counted again after each test
         if quiet and self._holder() is None:
             for waiting in self.nodes:
                 # Twice: a worker begins a test when it knows the next one, and a scope may have but one.
@@ -248,13 +285,13 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc] # it comes without type
     def _meant_for(self, node: WorkerController) -> list[str]:
         """The scopes left that a worker is to take; what is meant for one more comes to the others last."""
         name = node.gateway.id
-        if self._is_one_more(node):
+        if name in (BEHIND, *ASIDE):  # it may have collected nothing else
             return [scope for scope in self.workqueue if scope != ALONE and name in part_of(scope)]
         more = {other.gateway.id for other in self.nodes}
         return [s for s in self.workqueue if more.isdisjoint(part_of(s))] or list(self.workqueue)
 
     def _reschedule(self, node: WorkerController) -> None:
-        if self._is_one_more(node) and not self._meant_for(node):
+        if self.workqueue and not self._meant_for(node):
             if not node.shutting_down:
                 node.shutdown()
             return
@@ -266,7 +303,7 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc] # it comes without type
         if self._holder() not in (None, node) and not gives_way:
             return
         meant = self._meant_for(node)
-        if is_one_more and (not meant or (ALONE in self.workqueue and not gives_way)):
+        if not meant or (is_one_more and ALONE in self.workqueue and not gives_way):
             return
         # A worker begins a test when it knows the next one. Behind a long scope that is a short one: the next long one
         # is for the worker that is free first.
@@ -277,6 +314,12 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc] # it comes without type
         first = ALONE if is_measured else (min if is_long else max)(meant, key=seconds_of)
         self.workqueue.move_to_end(first, last=False)
         super()._assign_work_unit(node)
+
+
+def _part_of(everything: list[str], some: list[str]) -> list[str]:
+    """Return the members of the second list in the order of the first."""
+    known = {*some}
+    return [each for each in everything if each in known]
 
 
 def make_scheduler(config: pytest.Config, log: Producer) -> ByFile | None:

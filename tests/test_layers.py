@@ -45,7 +45,7 @@ BANS = (
         except_in=(
             "broker/remoting/shell.py",
             "broker/web/server.py",  # pages for people, from a thread of its own
-            "broker/service_manager.py",  # tells systemd by its socket that a server serves
+            "broker/process/service_manager.py",  # tells systemd by its socket that a server serves
             "ropewalk/client/blocking/connection.py",
             "ropewalk/client/aio/connection.py",
             "ropewalk/client/core/ids.py",  # asks the kernel for this machine's address, sends nothing

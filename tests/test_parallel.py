@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -22,6 +23,7 @@ from tests.parallel import (
     TOGETHER,
     WAITING,
     ByFile,
+    collects,
     scope_of,
     seconds_of,
     stand_behind,
@@ -34,8 +36,9 @@ ROOT = Path(__file__).resolve().parent.parent
 class Worker:
     """Runs the test that the story has it run; as a real one, it begins one only when it knows what comes next."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, tests: Sequence[str]) -> None:
         self.gateway = SimpleNamespace(id=name)
+        self.collected = [test for test in tests if collects(name, test.split("::")[0])]
         self.told: list[int] = []
         self.shutting_down = False
 
@@ -47,23 +50,27 @@ class Worker:
 
 
 class Story:
-    """Workers that have collected the same tests, and the scheduler between them."""
+    """Workers that have collected all tests, or those of their own, and the scheduler between them."""
 
-    def __init__(self, *tests: str, workers: tuple[str, ...] = ("gw0", "gw1")) -> None:
+    def __init__(self, *tests: str, workers: tuple[str, ...] = ("gw0", "gw1"), strange: str = "") -> None:
         self.tests = list(tests)
+        self.differ: list[str] = []
         option = SimpleNamespace(loadscopereorder=False)
+        hook = SimpleNamespace(pytest_collectreport=lambda report: self.differ.append(report.nodeid))
         tx = ["popen"] * len(workers)
-        config = cast(pytest.Config, SimpleNamespace(getvalue=lambda name: tx, option=option))
+        config = cast(pytest.Config, SimpleNamespace(getvalue=lambda name: tx, option=option, hook=hook))
         self.scheduler = ByFile(config)
-        self.workers = [Worker(name) for name in workers]
+        self.workers = [Worker(name, tests) for name in workers]
         self.ran: list[tuple[str, str]] = []
         for worker in self.workers:
+            worker.collected += ["tests/z.py::t"] if worker.gateway.id == strange else []
             self.scheduler.add_node(cast(WorkerController, worker))
-            self.scheduler.add_node_collection(cast(WorkerController, worker), self.tests)
+            self.scheduler.add_node_collection(cast(WorkerController, worker), worker.collected)
         self.scheduler.schedule()
 
     def told(self, number: int) -> list[str]:
-        return [self.tests[index] for index in self.workers[number].told]
+        worker = self.workers[number]
+        return [worker.collected[index] for index in worker.told]
 
     def step(self, number: int) -> bool:
         """Have a worker run its next test; False if it cannot yet, or has none."""
@@ -71,7 +78,7 @@ class Story:
         if not worker.told or (len(worker.told) == 1 and not worker.shutting_down):
             return False
         index = worker.told.pop(0)
-        self.ran.append((worker.gateway.id, self.tests[index]))
+        self.ran.append((worker.gateway.id, worker.collected[index]))
         self.scheduler.mark_test_complete(cast(WorkerController, worker), index)
         return True
 
@@ -224,10 +231,22 @@ def test_where_nothing_waits_nobody_stands_aside() -> None:
 
 
 @pytest.mark.parametrize("test", ["tests/bench/x.py::t", "tests/a.py::t", "tests/sim/x.py::t"])
-def test_a_worker_that_is_the_only_one_takes_everything(test: str) -> None:
+def test_where_one_worker_is_enough_one_stays_that_has_collected_everything(test: str) -> None:
     story = Story(test, workers=("gw2", "gw1", "gw0"))
     story.to_the_end()
-    assert story.ran == [("gw2", test)], "the others were sent home: one scope is for one worker"
+    assert story.ran == [("gw1", test)], "the others were sent home: one scope is for one worker"
+
+
+def test_a_worker_with_work_of_its_own_has_collected_nothing_else() -> None:
+    assert [collects(name, "tests/sim/x.py") for name in SIX] == [True, True, True, False, False, False]
+    assert [collects(name, "tests/spark/x.py") for name in SIX] == [True, True, False, True, True, True]
+    assert [collects(name, "tests/a.py") for name in SIX] == [True, True, False, False, False, False]
+
+
+@pytest.mark.parametrize("name", SIX)
+def test_no_test_is_run_where_a_worker_has_collected_what_the_others_do_not_know(name: str) -> None:
+    story = Story(*LIVES, "tests/crash/test_a.py::t", "tests/a.py::t", workers=SIX, strange=name)
+    assert story.differ and not any(worker.told for worker in story.workers)
 
 
 def test_only_the_worker_behind_the_others_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,9 @@ def run(servers: Collection[str]) -> NoReturn:
     command = next((word for word in words if not word.startswith("-")), None)
     if command in servers:
         if not {"-h", "--help"} & set(words):  # now, while a Ctrl-C still ends the process silently
-            importlib.import_module("broker.process" if command == "broker" else "broker.namesrv_process")
+            importlib.import_module(
+                "broker.process.main" if command == "broker" else "broker.process.namesrv"
+            )
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.exit(app(prog_name="ropewalk"))
     signal.signal(signal.SIGINT, _leave)
@@ -212,8 +214,8 @@ def broker(
     Without options it listens on this machine only, brings its own name server (port 9876) and keeps
     its data in ./ropewalk-data.
     """
-    from broker.options import BrokerOptions
-    from broker.process import run_broker
+    from broker.process.main import run_broker
+    from broker.process.options import BrokerOptions
     from broker.settings.config import ConfigError
 
     with expected_errors(as_json=as_json):
@@ -258,9 +260,9 @@ def namesrv(
 
     Its log is set as a broker's is, by option or by ROPEWALK_LOG_LEVEL, ROPEWALK_LOG_FORMAT and ROPEWALK_LOG_FILE.
     """
-    from broker.logs import FORMATS, LEVELS
-    from broker.namesrv_process import run_namesrv
-    from broker.options import NamesrvOptions
+    from broker.process.logs import FORMATS, LEVELS
+    from broker.process.namesrv import run_namesrv
+    from broker.process.options import NamesrvOptions
 
     with expected_errors(as_json=as_json):
         environ = os.environ

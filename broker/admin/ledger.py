@@ -25,7 +25,7 @@ from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.replication.dledger.member import LedgerMember
 from broker.settings.dledger import is_member_id, read_member
-from ha.dledger.changes import Change, ChangeKind, ChangeRefused
+from ha.dledger.members.changes import Change, ChangeKind, ChangeRefused
 from ha.raft.types import ChangeResult, TransferResult
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.headers import LedgerChangeHeader, LedgerForceHeader, LedgerTrustHeader, decode_header

@@ -20,11 +20,11 @@ import structlog
 import trio
 
 from broker.discovery.route_guard import RouteGuard
+from broker.namesrv.answers import group_addresses
 from broker.namesrv.server import NameServer
 from ropewalk.client.aio.connection import AsyncConnection, open_connection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
-from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
 
 log = structlog.get_logger("broker.registrar")
@@ -250,15 +250,7 @@ class Registrar:
 
 def slaves_by_ip(body: bytes) -> dict[str, int]:
     """Count the slaves of each IP in the answer about a group's members; an unreadable answer counts none."""
-    try:
-        document = fastjson.loads(body)
-    except fastjson.FastjsonError:
-        return {}
-    group = document.get("brokerMemberGroup") if isinstance(document, dict) else None
-    addresses = group.get("brokerAddrs") if isinstance(group, dict) else None
-    found: Counter[str] = Counter()
-    if isinstance(addresses, dict):
-        for broker_id, address in addresses.items():
-            if str(broker_id) != "0" and isinstance(address, str):
-                found[address.rpartition(":")[0]] += 1
-    return dict(found)
+    addresses = group_addresses(body)
+    return dict(
+        Counter(address.rpartition(":")[0] for broker_id, address in addresses.items() if broker_id != "0")
+    )

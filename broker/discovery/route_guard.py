@@ -21,13 +21,13 @@ from dataclasses import dataclass
 
 import trio
 
-from broker.replication.sync import Peer
+from broker.namesrv.answers import broker_addresses, group_addresses
+from broker.replication.slave.peer import Peer
 from broker.settings.java_properties import read_properties
 from ha.group.roles import MASTER_ID, RoleRecord
 from ropewalk.client.aio.connection import AsyncConnection, open_connection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RemoteProtocolError, RopewalkError
-from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
 
 __all__ = ["Occupant", "RouteGuard", "rival", "silent_among"]
@@ -138,10 +138,10 @@ class RouteGuard:
         ext = {"clusterName": self._cluster, "brokerName": self._broker_name}
         answer = await link.call(Command(RequestCode.GET_BROKER_MEMBER_GROUP, ext), PATIENCE_S)
         if answer.code == ResponseCode.SUCCESS:
-            return _addresses(answer.body, "brokerMemberGroup")
+            return group_addresses(answer.body)
         # A name server of RocketMQ 4: it tells of all brokers at once.
         answer = await link.call(Command(RequestCode.GET_BROKER_CLUSTER_INFO), PATIENCE_S)
-        return _addresses(answer.body, "brokerAddrTable", self._broker_name)
+        return broker_addresses(answer.body, "brokerAddrTable", self._broker_name)
 
     async def _occupant(self, address: str) -> Occupant | None:
         """Return what answers at this address; None if nothing does."""
@@ -167,16 +167,3 @@ class RouteGuard:
         except ValueError:
             given = {}
         return Occupant(given.get("brokerClusterName", ""), given.get("brokerName", ""))
-
-
-def _addresses(body: bytes, *path: str) -> Mapping[str, str]:
-    """Return broker id -> address from an answer of a name server; empty for one that cannot be read."""
-    try:
-        found = fastjson.loads(body)
-    except fastjson.FastjsonError:
-        return {}
-    for key in (*path, "brokerAddrs"):
-        found = found.get(key) if isinstance(found, dict) else None
-    if not isinstance(found, dict):
-        return {}
-    return {str(broker_id): address for broker_id, address in found.items() if isinstance(address, str)}

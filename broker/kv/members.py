@@ -12,7 +12,7 @@ joint configuration of its own log: so it has a majority of its own at every mom
               newer configuration than the region follows tell its leader
     goes on   the region notes which configuration it follows; an older one is never followed again
 
-A member that was left out stays linked until every region has let it go (`ha.dledger.address_book`).
+A member that was left out stays linked until every region has let it go (`ha.dledger.links.address_book`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from broker.kv.region import KvRegion
-from ha.dledger.frames import config_of
 from ha.dledger.ledger import LedgerShell
+from ha.dledger.links.frames import config_of
 from ha.raft.types import UNKNOWN, Config
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.dledger.configuration import Configuration, decode_configuration, encode_configuration
@@ -92,7 +92,7 @@ class RegionMembers:
         ):
             return
         if region.leads:
-            ledger.follow(index, found)
+            ledger.following.follow(index, found)
             return
         now = self._now()
         if now - self._told_at.get(region.number, now - _TELL_AGAIN_MS) >= _TELL_AGAIN_MS:

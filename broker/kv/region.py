@@ -7,7 +7,7 @@ a quorum's disks, this one among them. A leader that is deposed tells those who 
 send the write again to the next one, under the same number, and it is applied once.
 
     <root>/kv/<region>/                       the log and the snapshots (`store.region_store`, `store.region_snapshots`)
-    <root>/ropewalk/dledger/kv-<region>       that there is one here: a region whose log is lost must not vote
+    <root>/ropewalk/dledger/kv-<region>       that there is one here, and whether it was damaged (`broker.kv.marker`)
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import random
 import secrets
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -24,6 +25,7 @@ from msgspec import structs
 
 from broker.context import BrokerContext
 from broker.kv import snapshots
+from broker.kv.marker import RegionMarker
 from broker.kv.snapshots import Snapshots
 from ha.dledger.ledger import LedgerShell
 from ha.kv.machine import KvMachine
@@ -46,7 +48,16 @@ from store.log.remedy import REFILL
 from store.region_snapshots import RegionSnapshots
 from store.region_store import RegionStore
 
-__all__ = ["WAITING_MAX", "Busy", "Done", "KvRegion", "NotLeader", "has_snapshots", "is_marked"]
+__all__ = [
+    "WAITING_MAX",
+    "Busy",
+    "Done",
+    "KvRegion",
+    "NotLeader",
+    "NotUnderstood",
+    "has_snapshots",
+    "marker_of",
+]
 
 log = structlog.get_logger("broker.kv")
 
@@ -64,13 +75,10 @@ def has_snapshots(context: BrokerContext, id: int) -> bool:
     return bool(RegionSnapshots(_directory(context, id), context.disk).load())
 
 
-def is_marked(context: BrokerContext, id: int) -> bool:
-    """Return whether this member is one of a region's group since an earlier life. Blocks."""
-    return context.disk.exists(_marker(context, id))
-
-
-def _marker(context: BrokerContext, id: int) -> Path:
-    return context.config.store_path_root_dir / "ropewalk" / "dledger" / f"kv-{id}"
+def marker_of(context: BrokerContext, id: int) -> RegionMarker:
+    """Return the note that this member is one of a region's group."""
+    path = context.config.store_path_root_dir / "ropewalk" / "dledger" / f"kv-{id}"
+    return RegionMarker(path, _directory(context, id), context.disk)
 
 
 def _directory(context: BrokerContext, id: int) -> Path:
@@ -79,6 +87,10 @@ def _directory(context: BrokerContext, id: int) -> Path:
 
 class NotLeader(Exception):
     """Another member is the one to ask for a write, or none is yet."""
+
+
+class NotUnderstood(StoreDamaged):
+    """An entry is as it was written, and this program does not know its command."""
 
 
 class Busy(Exception):
@@ -122,17 +134,13 @@ class KvRegion:
         self._point = NOTHING
         id = machine.region.id
         self._root = _directory(context, id)
-        self._marker = _marker(context, id)
+        self.marker = marker_of(context, id)
         self._store = RegionStore(
             self._root, context.disk, context.store.completions, self._apply, self._complete
         )
         self._files = RegionSnapshots(self._root, context.disk)
-        self.snapshots = Snapshots(
-            self._store,
-            self._files,
-            Worker("ropewalk-kv-snapshots", context.store.completions),
-            snapshots.LIMITS,
-        )
+        self._worker = Worker("ropewalk-kv-snapshots", context.store.completions)
+        self.snapshots = Snapshots(self._store, self._files, self._worker, snapshots.LIMITS)
         self.restored = -1
         """The index of the entry behind which this life began, with a snapshot; -1 where there was none."""
         self._waiting: deque[tuple[int, int, Command, Done]] = deque()
@@ -154,17 +162,17 @@ class KvRegion:
         Where the log names no members, they are to be told by `ledger.found`.
         """
         context, disk = self._context, self._context.disk
-        if disk.exists(self._marker) and not disk.exists(self._root / "currterm"):
+        if self.marker.exists and not disk.exists(self._root / "currterm"):
             if disk.names(self._root / "data"):
                 raise self._store.entries.refuse_without_ballot()
             raise StoreDamaged(
                 f"{self._root} is gone, where this member had a log of the key-value store: without it the member "
                 f"could vote for a leader that lacks what it had confirmed. Put it back, or {REFILL}"
             )
-        for finding in (*self.snapshots.findings, *self._store.open(self._point)):
+        found = self._store.open(self._point, lacks_state=settings.lacks_state)
+        for finding in (*self.snapshots.findings, *found):
             log.warning("recovery of the key-value store", finding=finding)
-        if not disk.exists(self._marker):
-            disk.replace_file(self._marker, b"")
+        self.marker.begin()
         self.ledger = LedgerShell(
             shared.me,
             {},
@@ -176,12 +184,24 @@ class KvRegion:
             draw=secrets.token_bytes,
             wake=self._wake,
             shares=(shared.peers, self.number),
+            lost=self.marker.is_lost,
         )
+        self.ledger.on_readmitted = partial(self._worker.submit, self.marker.end, lambda _none: None)
         self.ledger.on_standing = self._stand
         self.ledger.snapshots.make = self.snapshots.make
         self.ledger.on_replaced = self._on_replaced
         self.ledger.snapshots.refuse = self._refusal
         self._known_through = self._store.entries.end[0]
+
+    @property
+    def has_ballot(self) -> bool:
+        """Return whether the ballot can be read. Blocks."""
+        return self._store.entries.has_ballot
+
+    def abandon(self) -> None:
+        """Close the files of a region that could not be opened. Blocks."""
+        self.snapshots.stop()
+        self._store.abandon()
 
     def end_turn(self) -> None:
         """Send and flush the appended commands of this turn, apply the committed ones, and go on with a snapshot."""
@@ -297,7 +317,7 @@ class KvRegion:
         try:
             return decode_command(data)
         except CorruptRecord as exc:
-            raise StoreDamaged(f"entry {index} of the log in {self._root}: {exc}") from exc
+            raise NotUnderstood(f"entry {index} of the log in {self._root}: {exc}") from exc
 
     def _stand(self, standing: Standing) -> None:
         waiting = self._waiting
@@ -323,6 +343,7 @@ class KvRegion:
             "leader": standing.leader,
             "leaderAddress": machine.leader if standing.leader is not None else "",
             "leads": self.leads,
+            "learns": ledger.core.readmission.is_learner,
             "end": end.index,
             "committed": ledger.commit.index,
             "applied": machine.applied,

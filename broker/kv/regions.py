@@ -46,11 +46,11 @@ from msgspec.structs import replace
 
 from broker.context import BrokerContext
 from broker.kv.members import RegionMembers
-from broker.kv.region import Busy, Done, KvRegion, NotLeader, has_snapshots, is_marked
+from broker.kv.region import Busy, Done, KvRegion, NotLeader, NotUnderstood, has_snapshots, marker_of
 from broker.settings.dledger import region_keys
 from ha.dledger.ledger import LedgerShell, voter_key
 from ha.kv.machine import KvMachine
-from ha.kv.region import REGIONS_MAX, Region
+from ha.kv.region import REGIONS_MAX, Region, gap_in
 from ha.raft.types import Settings
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.kv.commands import (
@@ -65,7 +65,6 @@ from ropewalk.format.kv.commands import (
 from ropewalk.format.kv.items import Count
 from ropewalk.format.kv.snapshot import Head
 from store.log.commitlog import StoreDamaged
-from store.log.remedy import REFILL
 
 __all__ = ["KvRegions"]
 
@@ -95,7 +94,7 @@ class KvRegions:
         self._awaiting: dict[int, KvRegion] = {}
         """The regions whose state is still to come from another member."""
         self._lacks_regions = False
-        """Whether a state was refused since the regions behind it are not here."""
+        """Whether keys are in no region here, or would be in none with a state that was refused."""
         self._unknown: set[int] = set()
         """Regions that other members have, and that are to be opened without a state."""
         self._is_founding = False
@@ -116,23 +115,19 @@ class KvRegions:
         """Apply all logs, and become a member of each region's group. Blocks. Raises `StoreDamaged`."""
         self._shared, self._settings = shared, settings
         self._members = RegionMembers(shared, self, self._context.monotonic_ms)
-        unborn = {}
         for id in range(REGIONS_MAX):
-            if id and not has_snapshots(self._context, id):
-                continue
-            region = self._new(KvMachine(Region(id), self._context.config.kv_memory_max))
-            if region.load() or id == 0:
-                self._open(region, settings)
-            else:
-                unborn[id] = region
+            marker_of(self._context, id).put_aside()
+        if not self._opens(self._new_of(0), settings):
+            self._open(self._new_of(0), settings)
+        for id in range(1, REGIONS_MAX):
+            if has_snapshots(self._context, id):
+                self._opens(self._new_of(id), settings)
         while self._born:
             self._open_born(*self._born.popleft(), settings)
-        for id, region in unborn.items():
-            if id not in self._regions:
-                raise StoreDamaged(f"{'; '.join(region.snapshots.findings)}. Put one back, or {REFILL}")
         for id in range(1, REGIONS_MAX):
-            if id not in self._regions and is_marked(self._context, id):
+            if id not in self._regions and marker_of(self._context, id).exists:
                 self._await_state(id)
+        self._lacks_regions = gap_in(each.machine.region for each in self) is not None
         shared.peers.on_unknown_group = self._heard_of
 
     def _new(self, machine: KvMachine) -> KvRegion:
@@ -140,34 +135,70 @@ class KvRegions:
             self._context, machine, self._wake, self._on_born, self._on_replaced, self._refuse_state
         )
 
+    def _new_of(self, id: int) -> KvRegion:
+        """Return a region as it is in front of every entry: region 0 has all keys then, and no other one any state."""
+        return self._new(KvMachine(Region(id), self._context.config.kv_memory_max))
+
     def _refuse_state(self, region: KvRegion, head: Head) -> str | None:
         """Return in words why a region may not begin with a later state yet: it was cut, and a new region is not here.
 
         One that was cut from this region, and has no snapshot yet, would not be here any more: it begins in the log
-        that the state replaces.
+        that the state replaces. A region without any state has none that could be lost.
         """
-        cuts = [(head.start, head.end)]
-        for each in self:
-            cut = each.machine.region
-            if each is not region and (each.snapshots.points or each not in region.cut_off):
-                cuts.append((cut.start, cut.end))
-        covered = b""
-        for start, end in sorted(cuts):
-            if start > covered:
-                break
-            if not end:
-                return None
-            covered = max(covered, end)
+        if self._awaiting.get(region.machine.region.id) is region:
+            return None
+        cuts = [
+            each.machine.region
+            for each in self
+            if each is not region and (each.snapshots.points or each not in region.cut_off)
+        ]
+        covered = gap_in([*cuts, Region(head.region, head.start, head.end)])
+        if covered is None:
+            return None
         self._lacks_regions = True
         return (
             f"region {head.region} was cut at {covered!r} while this member was away: it needs the state of the region "
             "behind that first"
         )
 
+    def _opens(self, region: KvRegion, settings: Settings, *, has_state: bool = False) -> bool:
+        """Open a region with its newest snapshot; return False where it has no state, or where its log was put aside.
+
+        Blocks. Raises `StoreDamaged` where a damaged log must not be put aside.
+        """
+        try:
+            if not region.load() and not has_state and region.machine.region.id:
+                region.abandon()
+                return False
+            self._open(region, settings)
+        except StoreDamaged as why:
+            self._put_aside(region, why)
+            return False
+        return True
+
+    def _put_aside(self, region: KvRegion, why: StoreDamaged) -> None:
+        """Have a region begin anew whose log is damaged. Raises `why` where the others could not fill it again.
+
+        They cannot where they are no majority, as they elect nobody without this member.
+        """
+        region.abandon()
+        shared = self._shared
+        others = [voter for voter in shared.config.voters if voter != shared.me.id]
+        is_filled = shared.core.quorum.is_majority(others)
+        if isinstance(why, NotUnderstood) or not is_filled or not region.has_ballot:
+            raise why
+        region.marker.note_damage()
+        region.marker.put_aside()
+        self._born = deque(each for each in self._born if each[0] is not region)
+        log.error(
+            "the log of a region is damaged: the others fill it again, and this member does not vote there until then",
+            region=region.machine.region.id, reason=str(why).split(": ")[0].split(". ")[0],  # without the remedy
+        )  # fmt: skip
+
     def _open(self, region: KvRegion, settings: Settings) -> None:
         id = region.machine.region.id
         region.open(self._shared, replace(settings, turn=id) if id else settings)
-        region.ledger.on_forwarded = partial(self._forwarded, region)
+        region.ledger.forwards.on_request = partial(self._forwarded, region)
         (self._awaiting if settings.lacks_state else self._regions)[id] = region
         self.ledgers.append(region.ledger)
         self._members.begin(region)
@@ -179,25 +210,28 @@ class KvRegions:
 
     def _await_state(self, id: int) -> None:
         """Become a member of the group of a region whose state is not here, unless it came before the last stop."""
-        region = self._new(KvMachine(Region(id), self._context.config.kv_memory_max))
+        region = self._new_of(id)
         has_state = region.load()
-        self._open(region, replace(self._settings, lacks_state=not has_state))
+        try:
+            self._open(region, replace(self._settings, lacks_state=not has_state))
+        except StoreDamaged as why:
+            self._put_aside(region, why)
+            has_state, region = False, self._new_of(id)
+            self._open(region, replace(self._settings, lacks_state=True))
         if not has_state:
-            log.info("waits for the state of a region that was cut off while this member was away", region=id)
+            is_lost = region.ledger.core.readmission.is_learner
+            cause = "whose log is lost" if is_lost else "that was cut off while this member was away"
+            log.info(f"waits for the state of a region {cause}", region=id)
 
     def _open_born(self, parent: KvRegion, index: int, machine: KvMachine, settings: Settings) -> None:
         """Open a region with the state that its first entry finds, unless it has begun with a later one."""
         if machine.region.id in self._regions:
             return
-        if machine.region.id in self._awaiting:
-            self._on_replaced()  # the next start applies this entry, and begins with the machine
-            return
         region = self._new(machine)
-        region.load()
         region.origin = parent, index
         region.snapshots.is_wanted = True
-        parent.cut_off.append(region)
-        self._open(region, settings)
+        if self._opens(region, settings, has_state=True):
+            parent.cut_off.append(region)
 
     def _on_born(self, parent: KvRegion, index: int, machine: KvMachine) -> None:
         self._born.append((parent, index, machine))
@@ -218,7 +252,11 @@ class KvRegions:
             # A log of this member that was lost had no part in the new region: its readmission is over here, too.
             peers.known[voter_key(me.id, machine.region.id + 1)] = me.incarnation
             self._shared.on_noted()
-        self._open_born(parent, index, machine, replace(self._settings, is_newborn=True))
+        if machine.region.id not in self._awaiting:
+            self._open_born(parent, index, machine, replace(self._settings, is_newborn=True))
+        if machine.region.id not in self._regions:
+            self._on_replaced()  # the next start applies this entry, and begins with the machine
+            return
         log.info(
             "a region was cut in two",
             region=parent.machine.region.id, new=machine.region.id, at=machine.region.start, epoch=machine.region.epoch,
@@ -314,7 +352,8 @@ class KvRegions:
     def table(self) -> list[dict[str, object]]:
         """Return the regions as this member has applied their cuts, and where the leader of each is.
 
-        One that is still to be opened is among them: else there were keys that no region has.
+        One that is still to be opened is among them: else there were keys that no region has. Where there are such keys
+        all the same, since a region's state is gone, there are none: another member knows better.
         """
         known = [(each.machine, each.ledger.standing.leader is not None) for each in self]
         known += [
@@ -322,6 +361,8 @@ class KvRegions:
             for _parent, _index, machine in self._born
             if machine.region.id not in self._regions
         ]
+        if gap_in(machine.region for machine, _is_led in known) is not None:
+            return []
         return [
             {
                 "id": machine.region.id,

@@ -62,8 +62,8 @@ from ropewalk.format.headers import (
 )
 from ropewalk.format.remoting import FRAME_SIZE_MAX, Command
 
-EXPIRE_INTERVAL_MS = 5_000
-"""How often `expire` wants to be called."""
+EXPIRE_INTERVAL_S = 5
+"""Seconds between two calls of `expire`."""
 FILTER_SERVERS_MAX = 100
 BODY_SIZE_MAX = FRAME_SIZE_MAX - (64 << 10)
 """An answer leaves this much of its frame to the header."""
@@ -158,7 +158,7 @@ class NameServer:
             log.info("broker left", address=address, reason="its connection closed")
 
     def expire(self) -> None:
-        """Forget brokers that have been silent too long; to be called every EXPIRE_INTERVAL_MS."""
+        """Forget brokers that have been silent too long; to be called every EXPIRE_INTERVAL_S."""
         for address in self.table.expire(self._monotonic_ms()):
             log.warning("broker left", address=address, reason="it was silent too long")
 

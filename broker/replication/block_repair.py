@@ -21,7 +21,8 @@ import trio
 from broker.context import BrokerContext
 from broker.replication.master_slave import Replication
 from broker.replication.member import HaMember
-from broker.replication.sync import Peer, master_address
+from broker.replication.slave.peer import Peer
+from broker.replication.slave.slave_broker import master_address
 from ha.group.block_repair import (
     BlockRequest,
     RepairRefused,

@@ -16,7 +16,7 @@ from broker.replication.block_repair import BlockRepair, GroupBlocks
 from broker.replication.group_member import LogCut, ReadyWords, Turns
 from broker.replication.master_slave import Replication, promise_of
 from broker.replication.member import HaMember
-from broker.replication.sync import SlaveSync
+from broker.replication.slave.sync import SlaveSync
 from broker.state.ha_status import HaStatus
 from ha.group.roles import SLAVE
 from store.log.commitlog import StoreDamaged

@@ -20,8 +20,9 @@ from broker.state.data_version import DataVersion, int_of
 from broker.state.json_text import entry_text, quoted, table_text
 from ha.group.metadata import OffsetJournal, wins
 from ropewalk.format import fastjson
+from ropewalk.format.properties import P
 
-__all__ = ["OffsetTable"]
+__all__ = ["QUEUE_ID_MAX", "OffsetTable", "real_queue_id"]
 
 QUEUE_ID_MAX = 65_535
 """Larger than any queue a topic may have here; bounds what one client can make us remember."""
@@ -30,6 +31,12 @@ PAIRS_MAX = 200_000
 SEPARATOR = "@"  # in no topic or group name
 
 _NONE = -(1 << 63)
+
+
+def real_queue_id(properties: Mapping[str, str]) -> int | None:
+    """Return the queue id in REAL_QID, for a message that is held back; None for a text that is none."""
+    text = properties.get(P.REAL_QID, "")
+    return int(text) if text.isascii() and text.isdigit() and int(text) <= QUEUE_ID_MAX else None
 
 
 class Reset(NamedTuple):

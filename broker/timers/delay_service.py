@@ -27,6 +27,7 @@ import structlog
 
 from broker.state.statistics import Statistics
 from broker.state.topics import TopicTable
+from broker.timers.real_place import described, real_place
 from ropewalk.errors import CorruptRecord
 from ropewalk.format import names
 from ropewalk.format.properties import P, encode_properties, find_property, parse_properties, tags_code
@@ -50,7 +51,7 @@ _STEPS_MAX = 16
 _RETRY_MS = 100
 _FULL_RETRY_MS = 1_000
 _CLOCK_SLACK_MS = 1_000
-_QUEUE_ID_MAX = 65_535
+_FORBIDDEN = (names.SCHEDULE_TOPIC, names.TRANS_HALF_TOPIC)
 
 
 @dataclass(slots=True)
@@ -253,25 +254,17 @@ class DelayService:
 
     def _copy_of(self, line: _Line, record: Record) -> Message:
         """Build the message to append for a record whose time has come. Raises ValueError if it has no place to go."""
-        properties = record.properties
-        topic, queue_text = properties.get(P.REAL_TOPIC, ""), properties.get(P.REAL_QID, "")
-        where = f"the record at log offset {record.offset}, for queue {queue_text!r} of topic {topic!r}"
-        if not (queue_text.isascii() and queue_text.isdigit() and int(queue_text) <= _QUEUE_ID_MAX):
-            raise ValueError(f"{where}: no such queue can be")
-        if topic in (names.SCHEDULE_TOPIC, names.TRANS_HALF_TOPIC):
-            raise ValueError(f"{where}: nothing is delivered into that topic")
-        if topic not in self._topics and (reason := names.check_topic(topic)) is not None:
-            raise ValueError(f"{where}: {reason}")
+        topic, queue_id = real_place(record, self._topics, _FORBIDDEN)
         if (record.topic, record.queue_id) != (names.SCHEDULE_TOPIC, line.queue.queue_id):
-            raise ValueError(f"{where}: it is of another queue, {record.topic} {record.queue_id}")
+            raise ValueError(f"{described(record)}: it is of another queue, {record.topic} {record.queue_id}")
         raw = record.raw_properties
         if find_property(raw, P.CRC32.encode()) is not None:
             raw = encode_properties({k: v for k, v in parse_properties(raw).items() if k != P.CRC32})
         size = record_size(len(topic), len(record.body), len(raw), 20, 20)
         if not self._store.log.fits(size):
-            raise ValueError(f"{where}: its {size} bytes fit into no segment any more")
+            raise ValueError(f"{described(record)}: its {size} bytes fit into no segment any more")
         return (
-            self._store.queue(topic, int(queue_text)),
+            self._store.queue(topic, queue_id),
             record.body,
             raw,
             record.flag,
@@ -279,7 +272,7 @@ class DelayService:
             record.born_timestamp,
             record.reconsume_times,
             0,
-            tags_code(properties.get(P.TAGS)),
+            tags_code(record.properties.get(P.TAGS)),
         )
 
     def _append(self, line: _Line, messages: list[tuple[int, bytes, Message]], behind: int) -> int:

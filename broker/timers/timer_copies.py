@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from zlib_ng.zlib_ng import crc32
 
+from broker.timers.real_place import real_place
 from ropewalk.errors import CorruptRecord
 from ropewalk.format import names
 from ropewalk.format.properties import (
@@ -32,12 +33,11 @@ from ropewalk.format.record import (
 )
 from store.append import Message
 from store.message_store import MessageStore
-from store.queues.consume_queue import ConsumeQueue
 from store.timer.layout import ENQUEUED_LATE
 
 __all__ = ["Copy", "copy_of", "decode_timer", "delete_key", "is_cancelled", "waiting_of"]
 
-_QUEUE_ID_MAX = 65_535
+_FORBIDDEN = (names.SCHEDULE_TOPIC, names.TRANS_HALF_TOPIC, names.TIMER_TOPIC)
 _OWN = (P.TIMER_ENQUEUE_MS, P.TIMER_DEQUEUE_MS, P.TIMER_ROLL_TIMES)
 _REPLACED = b"TIMER_ENQUEUE_MS"
 _CRC = P.CRC32.encode()
@@ -152,7 +152,7 @@ def copy_of(store: MessageStore, record: Record, enqueue_ms: int, now_ms: int, *
     if rolled:
         queue = store.queue(names.TIMER_TOPIC, 0)
     else:
-        queue = _real_queue(store, record)
+        queue = store.queue(*real_place(record, store.queues, _FORBIDDEN))
     raw = _text(record, enqueue_ms, now_ms, rolled=rolled)
     size = record_size(len(queue.topic_bytes), len(record.body), len(raw), 20, 20)
     if not store.log.fits(size):
@@ -171,18 +171,6 @@ def copy_of(store: MessageStore, record: Record, enqueue_ms: int, now_ms: int, *
         tags_code(properties.get(P.TAGS)),
     )
     return Copy(message, encode_host(*record.born_host), real_topic, enqueue_ms != ENQUEUED_LATE)
-
-
-def _real_queue(store: MessageStore, record: Record) -> ConsumeQueue:
-    topic, queue_text = record.properties[P.REAL_TOPIC], record.properties.get(P.REAL_QID, "")
-    where = f"the record at log offset {record.offset}, for queue {queue_text!r} of topic {topic!r}"
-    if not (queue_text.isascii() and queue_text.isdigit() and int(queue_text) <= _QUEUE_ID_MAX):
-        raise ValueError(f"{where}: no such queue can be")
-    if topic in (names.SCHEDULE_TOPIC, names.TRANS_HALF_TOPIC, names.TIMER_TOPIC):
-        raise ValueError(f"{where}: nothing is delivered into that topic")
-    if topic not in store.queues and (reason := names.check_topic(topic)) is not None:
-        raise ValueError(f"{where}: {reason}")
-    return store.queue(topic, int(queue_text))
 
 
 def _text(record: Record, enqueue_ms: int, now_ms: int, *, rolled: bool) -> bytes:

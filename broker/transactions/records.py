@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from broker.state.offsets import real_queue_id
 from ropewalk.codes import MessageSysFlag
 from ropewalk.format import names
 from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, encode_properties
@@ -48,7 +49,6 @@ REMOVE_TAG: Final = "d"
 OP_PROPERTIES: Final = encode_properties({P.TAGS: REMOVE_TAG, P.WAIT: "true"})
 HALF_PROPERTIES_SIZE_MAX: Final = PROPERTIES_SIZE_MAX - 128
 """Bytes of a half's properties: copies of it carry two properties more."""
-_QUEUE_ID_MAX: Final = 65_535
 _FOREVER_MS: Final = 1 << 62
 
 
@@ -104,14 +104,14 @@ def half_properties(
 
 def origin_of(properties: Mapping[str, str]) -> Origin:
     """Return where the message of a half record goes. Raises ValueError, in words, if there is no such place."""
-    topic, queue_text = properties.get(P.REAL_TOPIC, ""), properties.get(P.REAL_QID, "")
-    if not (queue_text.isascii() and queue_text.isdigit() and int(queue_text) <= _QUEUE_ID_MAX):
-        raise ValueError(f"REAL_QID is {queue_text!r}, which is no queue id")
+    topic, queue_id = properties.get(P.REAL_TOPIC, ""), real_queue_id(properties)
+    if queue_id is None:
+        raise ValueError(f"REAL_QID is {properties.get(P.REAL_QID, '')!r}, which is no queue id")
     if topic in names.SEND_FORBIDDEN_TOPICS:
         raise ValueError(f"REAL_TOPIC is {topic!r}, into which nothing is committed")
     if (reason := names.check_topic(topic)) is not None:
         raise ValueError(f"REAL_TOPIC is {topic!r}: {reason}")
-    return Origin(topic, int(queue_text))
+    return Origin(topic, queue_id)
 
 
 def half_of(record: Record) -> Half:

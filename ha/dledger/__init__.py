@@ -3,13 +3,15 @@
 To be read in this order:
 
     storage.py      what the shell asks of a log and of a store
-    hello.py        the introduction of one member to another: challenge, hello, welcome; every refusal in words
-    address_book.py the members that this one is linked to, and where they are
-    blocks.py       bytes of the log for a member whose own copy is damaged
-    peers.py        the links to all members: a control and a data link each; frames in and out
+    links/          the links to all members: introduction, address book, frames in and out
     kept.py         bytes of own appends, until they are sent to every peer
+    callbacks.py    callers that wait for an outcome
+    reads.py        reads of the newest state, one question to the core for each turn
+    forwards.py     requests of clients that reached a follower
+    shown.py        the log through the last entry that consumers may see
+    room.py         a log that waits for room on the disk
     snapshots.py    a snapshot on its way to a member that retention has left behind
-    changes.py      changes of the members, as operators ask for them
+    members/        the configurations in the log, and changes of the members
     ledger.py       `LedgerShell`: events in, effects carried out in their order
     status.py       a member as people see it
     tasks.py        the trio tasks of a member: dial, tick

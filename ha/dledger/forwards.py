@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ha.dledger.peers import PeerLink
+from ha.dledger.links.link import PeerLink
 from ropewalk.format.dledger.frame import Kind, encode_head
 
 PATIENCE_MS: Final = 2_500
@@ -22,26 +22,32 @@ Done = Callable[[bytes | None], None]
 
 
 class Forwards:
-    """The requests of this member that are under way at the leader."""
+    """The requests of this member that are under way at the leader, and those that followers forward to it."""
 
-    __slots__ = ("_number", "_waiting")
+    __slots__ = ("_group", "_now", "_number", "_waiting", "on_request")
 
-    def __init__(self) -> None:
+    def __init__(self, group: int, now: Callable[[], int]) -> None:
+        """Begin without any; `group` is the number of the group on the links."""
+        self.on_request: Callable[[bytes, Callable[[bytes], None]], None] = lambda request, answer: None
+        """Called with a request that a follower was asked, and with the way of its answer."""
+        self._group = group
+        self._now = now
         self._number = 0
         self._waiting: dict[int, tuple[int, PeerLink, Done]] = {}
         """By number: until when an answer is waited for, on which link, and by whom."""
 
-    def send(self, link: PeerLink, group: int, request: bytes, now: int, done: Done) -> None:
+    def send(self, link: PeerLink, request: bytes, done: Done) -> None:
         """Send a request to the leader, at the other end of a control link."""
         self._number = (self._number + 1) & 0xFFFFFFFF
-        self._waiting[self._number] = now + PATIENCE_MS, link, done
-        send(link, Kind.FORWARD, group, self._number, request)
+        self._waiting[self._number] = self._now() + PATIENCE_MS, link, done
+        self._send(link, Kind.FORWARD, self._number, request)
 
-    def answered(self, number: int, answer: bytes) -> None:
-        """Take the leader's answer; one that comes late counts for nothing."""
-        waiting = self._waiting.pop(number, None)
-        if waiting is not None:
-            waiting[2](answer)
+    def received(self, link: PeerLink, kind: Kind, number: int, body: bytes) -> None:
+        """Have a follower's request handled, or take the leader's answer; one that comes late counts for nothing."""
+        if kind is Kind.FORWARD:
+            self.on_request(body, lambda answer: self._send(link, Kind.FORWARD_ANSWER, number, answer))
+        elif (waiting := self._waiting.pop(number, None)) is not None:
+            waiting[2](body)
 
     def tick(self, now: int) -> None:
         """Give up the requests whose time has passed, or whose link is gone."""
@@ -51,8 +57,6 @@ class Forwards:
         for number in over:
             self._waiting.pop(number)[2](None)
 
-
-def send(link: PeerLink, kind: Kind, group: int, number: int, body: bytes) -> None:
-    """Send a request, or the answer to one."""
-    if link.is_up:
-        link.send(encode_head(kind, 0, group, number, (0, 0, 0, 0, 0, 0), body), body)
+    def _send(self, link: PeerLink, kind: Kind, number: int, body: bytes) -> None:
+        if link.is_up:
+            link.send(encode_head(kind, 0, self._group, number, (0, 0, 0, 0, 0, 0), body), body)

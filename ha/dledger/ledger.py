@@ -11,29 +11,37 @@ The turn. Frames are handled as they arrive. Everything that is done once for al
 `end_turn`: one run of appends to each peer, one flush, one move of the shown end. `hurry` does the first two earlier,
 for a turn that goes on.
 
-*Shown* is what a quorum has **and** this disk has: the commit index may pass a leader's own slow disk, and files
-beside the log (queues, checkpoints) must not be ahead of it. Answers wait for what is shown, so SEND_OK means: synced
-on a quorum, this broker among it.
+Each of these is left to an object of its own: reads (`reads`), requests for the leader (`forwards`), the end that
+consumers see (`shown`), snapshots (`snapshots`), room on the disk (`room`), configurations in the log and to be
+appended (`members`). The shell tells them what has happened, in the order that the core asks for.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import count
 
 import crc32c
 import structlog
 
-from ha.dledger import forwards
-from ha.dledger.changes import Change, next_step, refusal_to_go_alone, target_of
-from ha.dledger.configurations import Configurations
-from ha.dledger.frames import config_of, to_fields
-from ha.dledger.hello import Identity
+from ha.dledger.callbacks import Callbacks
+from ha.dledger.forwards import Done, Forwards
 from ha.dledger.kept import KeptBytes
-from ha.dledger.peers import Connection, PeerLink, Peers, region_field
+from ha.dledger.links.frames import config_of, to_fields
+from ha.dledger.links.hello import Identity
+from ha.dledger.links.link import Connection, PeerLink
+from ha.dledger.links.peer_status import region_field
+from ha.dledger.links.peers import Peers
+from ha.dledger.members.changes import Change, target_of
+from ha.dledger.members.configurations import Configurations
+from ha.dledger.members.following import Following
+from ha.dledger.members.overrides import refusal_to_go_alone, refusal_to_readmit, refusal_to_trust
+from ha.dledger.members.records import ConfigurationRecords
+from ha.dledger.reads import PendingReads
+from ha.dledger.room import DiskRoom
+from ha.dledger.shown import ShownLog
 from ha.dledger.snapshots import SnapshotExchange
 from ha.dledger.status import LedgerStatus, peer_views
 from ha.dledger.storage import LogPoint, LogRun, LogStorage, ReplicaStore
@@ -61,7 +69,6 @@ from ha.raft.types import (
     Message,
     Met,
     Point,
-    ReadAsked,
     Received,
     Role,
     Run,
@@ -75,7 +82,7 @@ from ha.raft.types import (
     link_of,
 )
 from ropewalk.errors import RemoteProtocolError, RopewalkError
-from ropewalk.format.dledger.configuration import Configuration, encode_configuration
+from ropewalk.format.dledger.configuration import Configuration
 from ropewalk.format.dledger.entry import configuration_in
 from ropewalk.format.dledger.frame import Kind, encode_head_with
 
@@ -83,20 +90,11 @@ log = structlog.get_logger("ha.dledger")
 
 FORCED_TERMS = 100
 """By how much a member that goes on alone raises its term: what others did without it must not look newer."""
-STUCK_MS = 1_000
-"""A log that waits for so long does not wait for its next segment only."""
-LEADERLESS_MS = 5_000
-"""How long a member must have known no leader before its log in doubt is trusted: elections take less."""
 
 
 def voter_key(me: MemberId, group: int) -> str:
     """Return the name under which a member notes, beside its peers, the incarnation that votes in a group again."""
     return f"{me}/{group}" if group else me
-
-
-def _free(tokens: Collection[int]) -> int:
-    """Return the smallest token that nobody waits under."""
-    return next(token for token in count() if token not in tokens)
 
 
 class MemberFailed(RopewalkError):
@@ -121,6 +119,7 @@ class LedgerShell:
         known: Mapping[MemberId, bytes] | None = None,
         readmitted: Iterable[MemberId] = (),
         shares: tuple[Peers, int] | None = None,
+        lost: bool = False,
     ) -> None:
         """Begin with an opened log. `addresses` are those in `dLegerPeers`, the own one included.
 
@@ -132,7 +131,7 @@ class LedgerShell:
         soon, in a turn of its own; `known` are the incarnations of peers that were noted before, and of this member
         itself the ones that vote although the log before was lost (`voter_key`); `readmitted` are the members let in
         again. `shares`: the links of another group of the same members, which looks after them, and the number of this
-        group on them.
+        group on them. `lost`: the log before was damaged and its ballot is here, so this member learns before it votes.
         """
         self._group = 0
         self._storage = storage
@@ -144,8 +143,7 @@ class LedgerShell:
             self.peers = Peers(me, told, known or {}, readmitted, self, now_ms, draw)
         first = Config(tuple(sorted(addresses))) if addresses else UNKNOWN
         self.configurations = Configurations(first, self._group, storage, self.peers)
-        self.follow_refusal: ChangeResult | None = None
-        """The reason why the last step of `follow` was refused; None if it was not."""
+        self.following = Following(self._group, self.configurations, self.peers.book, self._ask_for_change)
         self.core = RaftNode(
             me.id,
             first,
@@ -156,6 +154,7 @@ class LedgerShell:
             commit=Point(*storage.commit),
             doubt=Point(*storage.doubt) if storage.doubt is not None else None,
             readmitted=self.peers.known.get(voter_key(me.id, self._group)) == me.incarnation,
+            lost=lost,
             configs=self.configurations.rows,
         )
         self.me = me
@@ -163,14 +162,14 @@ class LedgerShell:
         """Called when the role, the term, the leader or the leave to append has changed."""
         self.on_shown: Callable[[Point], None] = lambda point: None
         """Called when the shown end has moved; answers that wait for it may leave."""
-        self.on_forwarded: Callable[[bytes, Callable[[bytes], None]], None] = lambda request, answer: None
-        """Called with a request that a follower was asked, and with the way of its answer."""
         self.on_noted: Callable[[], None] = lambda: None
         """Called when `peers.known` or `peers.readmitted` have changed, to be noted."""
+        self.on_readmitted: Callable[[], None] = lambda: None
+        """Called when this member, which had lost its log, has caught up and votes again."""
         self.on_replaced: Callable[[], None] = lambda: None
         """Called when a snapshot is to replace the log: the store has to be closed and opened again."""
-        self.shown = Point(*storage.commit)
-        """The log through the last entry that consumers may see."""
+        self.shown = ShownLog(storage, replica)
+        self.forwards = Forwards(self._group, now_ms)
         self.standing = Standing(Role.CANDIDATE, self.core.term, None, False, "started")
         self._leaderless_at: int | None = now_ms()
         """Since when this member knows no leader."""
@@ -186,33 +185,17 @@ class LedgerShell:
         self._is_stepping = False
         self._failure: BaseException | None = None
         self._kept = KeptBytes()
-        self._opening: Config | None = None
-        """The configuration of the term whose first entry is still to be appended."""
-        self._changing: Config | None = None
-        """A configuration whose entry is still to be appended."""
-        self._lacks_room = False
-        """Whether such an entry waits for room on the disk, which each tick looks for again."""
+        self._records = ConfigurationRecords(
+            me.id, self.configurations, replica, self._drain, self._tell_appended
+        )
         self._needs_flush = False
-        self._commits: deque[Point] = deque()
-        """Commit points that are not on this disk yet, or not shown."""
-        self._showing: Point | None = None
-        """The commit point through which the store is being shown."""
-        self._forwards = forwards.Forwards()
         self.snapshots = SnapshotExchange(
             self._group, self.peers, storage, now_ms, lambda: self.core.term, self._tell
         )
-        self._readers: list[Callable[[bool], None]] = []
-        """Reads of this turn, which are one to the core."""
-        self._reads: dict[int, list[Callable[[bool], None]]] = {}
-        self._read_number = 0
-        self._transfers: dict[int, Callable[[TransferResult], None]] = {}
-        """Callbacks that wait for the outcome of a transfer, by its token."""
-        self._changes: dict[int, Callable[[ChangeResult], None]] = {}
-        """Callbacks that wait for the outcome of a change of the members, by its token."""
-        self._stuck_at: int | None = None
-        """Since when the log waits for room on the disk, or for a cut."""
-        self._is_stuck = False
-        """Whether it has waited for so long that people are told."""
+        self._reads = PendingReads()
+        self._transfers: Callbacks[TransferResult] = Callbacks()
+        self._changes: Callbacks[ChangeResult] = Callbacks()
+        self._room = DiskRoom(self._group)
         self.readmitted_through = -1
         """The end of the log when the readmission of this member ended, in this life."""
         storage.on_stuck = self._stuck
@@ -247,20 +230,17 @@ class LedgerShell:
         Raises `MemberFailed` once this member must not go on.
         """
         self._refuse_to_go_on()
-        if self._opening is not None:
-            self._open_term(self._opening)
-        elif self._changing is not None:
-            self._append_change(self._changing)
-        if self._readers:
-            self._read_number += 1
-            self._reads[self._read_number], self._readers = self._readers, []
-            self._tell(ReadAsked(self._read_number, self._now()))
+        records, shown = self._records, self.shown
+        if records.opening or records.changing:
+            records.append(self._core_end)
+        if self._reads.of_turn:
+            self._tell(self._reads.question(self._now()))
         self._drain()
         self._flush()
-        if self._commits or self._showing is not None:
-            self._show()
-        waits = self._opening is not None or self._changing is not None
-        if (waits and not self._lacks_room) or self._showing is not None:
+        if (shown.commits or shown.target) and (moved := shown.advance(self.core.log.durable)) is not None:
+            self.on_shown(moved)  # first: whoever waits for the point reads the state through it
+            self._tell(Applied(moved))
+        if ((records.opening or records.changing) and not records.lacks_room) or shown.target:
             self._wake()
 
     def hurry(self) -> None:
@@ -277,12 +257,14 @@ class LedgerShell:
             self.peers.tick(now, late)
         else:
             self.peers.pin(self._group, filter(None, self.core.peers))
-        self._say_stuck(now)
+        self._room.tick(now, self.standing.role, self.core.log.end.index)
         self._tell(Tick(now, late, self._rng.random()))
-        self._forwards.tick(now)
+        self.forwards.tick(now)
         self.snapshots.tick()
-        waits = self._opening is not None or self._changing is not None
-        if self._commits or self._needs_flush or waits:  # outside of any turn
+        records = self._records
+        if (
+            self.shown.commits or self._needs_flush or records.opening or records.changing
+        ):  # outside of any turn
             self._wake()
 
     def transfer(self, target: MemberId, done: Callable[[TransferResult], None]) -> None:
@@ -290,9 +272,7 @@ class LedgerShell:
 
         That is at once where this member may not, and after one election timeout at the latest.
         """
-        token = _free(self._transfers)
-        self._transfers[token] = done
-        self._tell(TransferAsked(token, target, self._now()))
+        self._tell(TransferAsked(self._transfers.add(done), target, self._now()))
         self._wake()
 
     def change(self, change: Change, done: Callable[[ChangeResult], None]) -> None:
@@ -304,9 +284,10 @@ class LedgerShell:
         target = config if config.old else target_of(change, config, self.addresses)
         if change.address and change.member not in config.members:
             self.peers.book.tell(change.member, change.address)
-        token = _free(self._changes)
-        self._changes[token] = done
-        self._tell(ChangeAsked(token, target, self._now()))
+        self._ask_for_change(target, done)
+
+    def _ask_for_change(self, target: Config, done: Callable[[ChangeResult], None]) -> None:
+        self._tell(ChangeAsked(self._changes.add(done), target, self._now()))
         self._wake()
 
     # -- groups that share the links ---------------------------------------------------------------------
@@ -336,48 +317,21 @@ class LedgerShell:
         self.configurations.first = base
         self._tell(Founded(base, self._now()))
 
-    def follow(self, index: int, found: Configuration) -> None:
-        """Take a step to the members of group 0, as its configuration `index` says them, as the leader of this group.
-
-        A leader may know an older configuration than the one before it did, so nobody goes back.
-        """
-        if self.configurations.following >= 0:
-            return
-        target = config_of(found)
-        step = next_step(self.config, target)
-        is_last = {*step.voters} == {*target.voters}
-        self.configurations.following = index if is_last else max(index - 1, 0)
-        self.peers.book.tell_strangers(found.addresses)
-        token = _free(self._changes)
-        self._changes[token] = self._followed
-        self._tell(ChangeAsked(token, step, self._now()))
-        self._wake()
-
-    def _followed(self, result: ChangeResult) -> None:
-        self.configurations.following = -1
-        self.follow_refusal = result if result is not ChangeResult.SUCCESS else None
-        if result is ChangeResult.SUCCESS:
-            config = self.config
-            log.info(
-                "a group follows the members of the first one",
-                voters=", ".join(config.voters), learners=", ".join(config.learners), **region_field(self._group),
-            )  # fmt: skip
-
     def read(self, done: Callable[[bool], None]) -> None:
         """Have `done(True)` called when the shown state may be read as the newest there is; it must read at once.
 
         `done(False)` comes after two seconds without a leader that could say so.
         """
-        self._readers.append(done)
+        self._reads.of_turn.append(done)
         self._wake()
 
-    def forward(self, request: bytes, done: forwards.Done) -> bool:
+    def forward(self, request: bytes, done: Done) -> bool:
         """Have the leader handle a request, and tell `done` its answer; return False where none can be reached."""
         leader = self.standing.leader
         link = self.peers.link(leader, Link.CONTROL) if leader is not None else None
         if link is None:
             return False
-        self._forwards.send(link, self._group, request, self._now(), done)
+        self.forwards.send(link, request, done)
         return True
 
     def leave(self) -> None:
@@ -401,12 +355,7 @@ class LedgerShell:
 
     def forwarded(self, link: PeerLink, kind: Kind, number: int, body: bytes) -> None:
         """Have a forwarded request handled, or take the answer to one."""
-        if kind is Kind.FORWARD_ANSWER:
-            self._forwards.answered(number, body)
-        else:
-            self.on_forwarded(
-                body, lambda answer: forwards.send(link, Kind.FORWARD_ANSWER, self._group, number, answer)
-            )
+        self.forwards.received(link, kind, number, body)
 
     @property
     def term(self) -> int:
@@ -428,39 +377,24 @@ class LedgerShell:
         self.on_noted()
 
     def readmit(self, peer: MemberId) -> str | None:
-        """Let in the next log with which a member comes; return in words why not, if it is not let in.
-
-        It learns before it votes, so this loses nothing even of a member that has its log. Without a leader among the
-        others, so many could become learners that nobody is left to elect one.
-        """
+        """Let in the next log with which a member comes; return in words why not, if it is not let in."""
         status = self.peers.status.get(peer)
-        if status is None:
-            return (
-                f"{peer} is no other member of this group; those are {', '.join(sorted(self.peers.members))}"
-            )
-        if status.control or status.data:
-            return f"{peer} is linked to {self.me.id}: it has not lost its log, or was let in already"
-        if self.standing.leader in (None, peer):
-            return f"{self.me.id} knows no leader: most members have to be there, and to have their logs"
+        is_linked = status is not None and (status.control or status.data)
+        why = refusal_to_readmit(peer, self.peers.members, is_linked, self.me.id, self.standing.leader)
+        if why is not None:
+            return why
         self.peers.readmit(peer)
         log.warning("a member that lost its log is let in again", peer=peer)
         return None
 
     def trust(self) -> str | None:
-        """Count this log as it is, although its end is in doubt; return in words why not, where that is not to be.
-
-        What this member had confirmed behind the end is lost, unless a majority that elects has it.
-        """
+        """Count this log as it is, although its end is in doubt; return in words why not, where that is not to be."""
         me, doubt = self.me.id, self.core.election.doubt
-        if doubt is None:
-            return f"the log of {me} is not in doubt: this member votes and leads as every other"
-        if self._leaderless_at is None:
-            return f"{self.standing.leader} leads: the doubt of {me} ends when it has what that leader has committed"
-        if self._now() - self._leaderless_at < LEADERLESS_MS:
-            return (
-                f"{me} knew a leader less than {LEADERLESS_MS / 1000:g} s ago: wait, members that hear all others "
-                "elect one although a log is in doubt"
-            )
+        leaderless_ms = self._now() - self._leaderless_at if self._leaderless_at is not None else None
+        why = refusal_to_trust(me, doubt is not None, self.standing.leader, leaderless_ms)
+        if why is not None:
+            return why
+        assert doubt is not None
         log.warning("a log in doubt is trusted", member=me, end=self.core.log.end.index, doubt=doubt.index)
         self._tell(DoubtDropped())
         self._wake()
@@ -485,10 +419,7 @@ class LedgerShell:
         if not is_idle or core.election.saved != core.election.ballot:
             return f"{self.me.id} is writing: try again"
         log.warning("this member goes on alone", member=self.me.id, end=core.log.end.index, term=core.term)
-        for readers in (self._readers, *self._reads.values()):
-            for done in readers:
-                done(False)
-        self._readers, self._reads = [], {}
+        self._reads.refuse_all()
         peers.close()
         peers.forget()
         self.on_noted()
@@ -543,6 +474,10 @@ class LedgerShell:
                 f"{self.me.id} of group {self.me.group} must stop: {self._failure}"
             ) from self._failure
 
+    def _core_end(self) -> tuple[int, int]:
+        """Return the core's term, and the index of its last entry."""
+        return self.core.term, self.core.log.end.index
+
     def _tell_appended(self, config: Config | None = None) -> None:
         """Tell the core the runs that were appended; with `config`, the one entry that carries it."""
         appended = self._replica.take_appended(self._settings.frame_bytes_max)
@@ -574,10 +509,10 @@ class LedgerShell:
         if effects.role is not None:
             self._stand(effects.role)
         if effects.open_term is not None:
-            self._opening = effects.open_term
+            self._records.opening = effects.open_term
             self._wake()
         if effects.append_config is not None:
-            self._changing = effects.append_config
+            self._records.changing = effects.append_config
             self._wake()
         for peer, message in effects.send:
             self._send(peer, message, event, data)
@@ -590,7 +525,7 @@ class LedgerShell:
         if effects.install is not None:
             storage.install_staged(self._replaced)
         if effects.commit is not None:
-            self._commits.append(effects.commit)
+            self.shown.commits.append(effects.commit)
         if effects.doubt_over:
             storage.end_doubt()
         if effects.readmitted:
@@ -601,13 +536,13 @@ class LedgerShell:
             self.readmitted_through = self.core.log.end.index
             self.peers.known[voter_key(self.me.id, self._group)] = self.me.incarnation
             self.peers.groups[0][0].noted()
+            self.on_readmitted()
         for token, result in effects.done:
-            self._transfers.pop(token)(result)
+            self._transfers.tell(token, result)
         for token, outcome in effects.changed:
-            self._changes.pop(token)(outcome)
+            self._changes.tell(token, outcome)
         for token, ok in effects.reads:
-            for done in self._reads.pop(token):
-                done(ok)
+            self._reads.answered(token, ok)
 
     def _saved(self, ballot: Ballot) -> None:
         self._tell(Saved(ballot))
@@ -646,7 +581,7 @@ class LedgerShell:
         elif self._leaderless_at is None:
             self._leaderless_at = self._now()
         if before.role is Role.LEADER and (standing.role is not Role.LEADER or standing.term != before.term):
-            self._opening = self._changing = None
+            self._records.forget()
             self._kept.clear()
             self._replica.follow()
         if (before.role, before.term) != (standing.role, standing.term):
@@ -657,31 +592,6 @@ class LedgerShell:
                 end=self.core.log.end.index, commit=self.commit.index, **region_field(self._group),
             )  # fmt: skip
         self.on_standing(standing)
-
-    def _open_term(self, config: Config) -> None:
-        """Prepare to append, a part in each turn; append the record that opens the term when that is done."""
-        if self._replica.lead(self.core.term, self.core.log.end.index + 1) and self._append_configuration(
-            config
-        ):
-            self._opening = None
-
-    # -- the members of the group ------------------------------------------------------------------------
-
-    def _append_change(self, config: Config) -> None:
-        """Append the record of a new configuration, behind what was appended in this turn."""
-        self._drain()
-        if self._changing is config and self._append_configuration(config):
-            self._changing = None
-
-    def _append_configuration(self, config: Config) -> bool:
-        """Append the record of a configuration, a run of its own. False: there is no room yet."""
-        found = self.configurations.record(config, self.core.term, self.me.id)
-        self._lacks_room = not self._replica.append_term_record(encode_configuration(found))
-        if self._lacks_room:
-            return False
-        self.configurations.add(self.core.log.end.index + 1, found)
-        self._tell_appended(config)
-        return True
 
     # -- messages ----------------------------------------------------------------------------------------
 
@@ -704,43 +614,8 @@ class LedgerShell:
     # -- a disk without room ------------------------------------------------------------------------------
 
     def _stuck(self, stuck: bool) -> None:
-        self._stuck_at = self._now() if stuck else None
+        self._room.waits(self._now() if stuck else None)
         self._tell(Stuck(stuck))
-
-    def _say_stuck(self, now: int) -> None:
-        """Tell people when the log has waited for long, and when it goes on."""
-        is_stuck = self._stuck_at is not None and now - self._stuck_at >= STUCK_MS
-        if is_stuck is not self._is_stuck:
-            self._is_stuck = is_stuck
-            if is_stuck:
-                log.error(
-                    "no room on the disk for the log: this member cannot lead, and keeps what it has",
-                    role=self.standing.role.value,
-                    end=self.core.log.end.index,
-                    remedy="make room; it goes on by itself",
-                    **region_field(self._group),
-                )
-            else:
-                log.info("the log goes on", end=self.core.log.end.index, **region_field(self._group))
-
-    # -- what consumers may see --------------------------------------------------------------------------
-
-    def _show(self) -> None:
-        """Show entries that are committed and on this disk, at most a turn's share of them."""
-        durable, commits = self.core.log.durable, self._commits
-        while commits and commits[0].index <= durable:
-            self._showing = commits.popleft()
-        target = self._showing
-        if target is None:
-            return
-        self._storage.committed(target.index, target.term, target.pos)
-        shown = Point(*self._replica.show_through(target.index, target.term, target.pos))
-        if shown.index >= target.index:
-            self._showing = None
-        if shown.index > self.shown.index:
-            self.shown = shown
-            self.on_shown(shown)  # first: whoever waits for the point reads the state through it
-            self._tell(Applied(shown))
 
     # -- people ------------------------------------------------------------------------------------------
 
@@ -749,8 +624,8 @@ class LedgerShell:
         core = self.core
         views = peer_views(self.peers, core.dispatchers, self._now())
         return LedgerStatus(
-            self.me.id, self.me.group, self.standing, core.log.end, core.log.durable, self.commit, self.shown,
+            self.me.id, self.me.group, self.standing, core.log.end, core.log.durable, self.commit, self.shown.end,
             self.elections, self.role_changes, views, core.readmission.is_learner, core.readmission.unmet,
-            self._is_stuck, self.config.voters, self.config.old, self.config.learners,
+            self._room.is_stuck, self.config.voters, self.config.old, self.config.learners,
             core.election.doubt,
         )  # fmt: skip

@@ -17,8 +17,10 @@ from typing import Final
 import crc32c
 import structlog
 
-from ha.dledger.frames import to_fields
-from ha.dledger.peers import PeerLink, Peers, region_field
+from ha.dledger.links.frames import to_fields
+from ha.dledger.links.link import PeerLink
+from ha.dledger.links.peer_status import region_field
+from ha.dledger.links.peers import Peers
 from ha.dledger.storage import LogPoint, LogStorage
 from ha.raft.types import (
     Event,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from ha.dledger.peers import Peers
+from ha.dledger.links.peers import Peers
 from ha.raft.dispatcher import EntryDispatcher
 from ha.raft.types import MemberId, Point, Standing
 

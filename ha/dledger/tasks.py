@@ -13,8 +13,10 @@ from typing import Protocol
 
 import trio
 
-from ha.dledger.hello import CHALLENGE_SIZE, IntroductionProbe
-from ha.dledger.peers import INTRODUCTION_MS, Connection, PeerLink, Peers
+from ha.dledger.links.hello import CHALLENGE_SIZE
+from ha.dledger.links.link import Connection, PeerLink
+from ha.dledger.links.peers import INTRODUCTION_MS, Peers
+from ha.dledger.links.probe import IntroductionProbe
 from ha.raft.types import Link, MemberId
 
 TICK_S = 0.02

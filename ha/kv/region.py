@@ -8,7 +8,7 @@ next split.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from msgspec import Struct
@@ -43,6 +43,18 @@ class Region(Struct, frozen=True):
         """Return the id of a session: no other region gives it, as sessions go along with keys into new regions."""
         assert number < 1 << _NUMBER_BITS
         return self.id << _NUMBER_BITS | number
+
+
+def gap_in(regions: Iterable[Region]) -> bytes | None:
+    """Return the first key that none of the regions has; None if there is no such key."""
+    covered = b""
+    for start, end in sorted((each.start, each.end) for each in regions):
+        if start > covered:
+            break
+        if not end:
+            return None
+        covered = max(covered, end)
+    return covered
 
 
 class RegionIds:

@@ -35,8 +35,8 @@ candidate counts by its own configuration. A member keeps from campaigning where
 (`ConfigHistory.has_voter`).
 
 *Readmission.* A member that lost its log votes again when nothing hangs on what it lost. The peers know by the
-incarnation that its log is another one (`ha.dledger.hello`), and tell it so once an operator has let it in. From then
-on it follows, and neither votes nor campaigns nor counts for a majority, until both are true:
+incarnation that its log is another one (`ha.dledger.links.hello`), and tell it so once an operator has let it in. From
+then on it follows, and neither votes nor campaigns nor counts for a majority, until both are true:
 
     met         every other member has told it its term since. So its own term is at least every term in which it had
                 voted or confirmed entries, and a leader of an older term, which others have left, gets nothing of it
@@ -46,6 +46,9 @@ That is enough. A leader of such a term was elected without the learner, by a ma
 majority the lost log was part of: it has all that was committed. A vote that the lost log gave is of no later term, and
 in the leader's own term no second majority is left. An old grant or report of the lost log that somebody still counts
 was true when it was given, and the entry behind it is committed before the learner can have caught up.
+
+A member whose log was damaged, and is begun anew, learns in the same way, and knows by itself (`lost`). Its ballot is
+whole, and with it the term in which it confirmed entries or voted last: it has to meet nobody.
 
 The end is noted (`Effects.readmitted`), under the incarnation. A member that dies before the note is a learner again.
 The argument is about one configuration, so a leader that hears of such a member changes none.
@@ -181,21 +184,26 @@ def _is_open(leadership: Leadership, log: LogState) -> bool:
 class Readmission:
     """The readmission of one member: its end, and the members that have still to tell it their terms."""
 
-    __slots__ = ("_is_over", "_met", "is_learner", "others")
+    __slots__ = ("_has_ballot", "_is_over", "_met", "is_learner", "others")
 
-    def __init__(self, others: Iterable[MemberId], is_over: bool) -> None:
-        """`is_over`: whether this log has ended its readmission in an earlier life."""
+    def __init__(self, others: Iterable[MemberId], is_over: bool, lost: bool = False) -> None:
+        """`is_over`: whether this log has ended its readmission in an earlier life.
+
+        `lost`: whether the log before was lost and the ballot was not, so that this member begins as a learner.
+        """
         self.others = tuple(others)
         """The other members of the group."""
         self._is_over = is_over
         self._met: dict[MemberId, int] = {}
         """The newest term that each other member has told in this life."""
-        self.is_learner = False
+        self.is_learner = self._has_ballot = lost
 
     @property
     def unmet(self) -> tuple[MemberId, ...]:
         """Return the members that have still to tell this learner their terms."""
-        return tuple(peer for peer in self.others if peer not in self._met) if self.is_learner else ()
+        if not self.is_learner or self._has_ballot:
+            return ()
+        return tuple(peer for peer in self.others if peer not in self._met)
 
     @property
     def term(self) -> int:
@@ -210,6 +218,8 @@ class Readmission:
         if term >= 0:
             self._met[peer] = max(term, self._met.get(peer, 0))
         begins = lost and not self._is_over and not self.is_learner
+        if lost and not self._is_over:
+            self._has_ballot = False  # the ballot was lost, too
         self.is_learner |= begins
         return begins
 

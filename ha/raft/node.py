@@ -102,6 +102,7 @@ class RaftNode:
         commit: Point = NOTHING,
         doubt: Point | None = None,
         readmitted: bool = False,
+        lost: bool = False,
         configs: Iterable[ConfigRow] = (),
     ) -> None:
         """Begin with what recovery found and synced: the ballot, the term rows and the end of the log.
@@ -110,7 +111,7 @@ class RaftNode:
 
         `commit` is what was written down last, and claims less than the truth. `doubt` is the furthest entry that
         recovery saw behind a hole, which it cut. `readmitted`: this log was begun after another one was lost, and
-        votes since `Effects.readmitted`.
+        votes since `Effects.readmitted`. `lost`: it has still to learn what that one had, and the ballot is whole.
         """
         self.me = me
         self.settings = settings
@@ -118,7 +119,7 @@ class RaftNode:
         self.log = LogState(TermTable(rows), history, end, commit)
         self.peers = self._other_members()
         """The other members of the committed configuration and of those behind it, which may still be cut."""
-        self.readmission = Readmission(self.peers, readmitted)
+        self.readmission = Readmission(self.peers, readmitted, lost)
         self.election = Election(me, history, settings, ballot, doubt, self.readmission)
         self._overtaken = Ballot(end.term) if end.term > ballot.term else None
         """A ballot to begin with: entries of a newer term were written before the ballot, and a crash came between."""

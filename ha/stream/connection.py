@@ -111,7 +111,6 @@ class HaConnection:
         self.next_offset = -1
         """Where the next byte to be sent stands."""
         self.read_ms = self.written_ms = now
-        self.sent_bytes = 0
         self.rate = 0
         """Bytes sent in the last full second."""
         self.on_leave: Callable[[], None] = lambda: None
@@ -211,7 +210,6 @@ class HaConnection:
                 send(encode_header(offset + start, len(piece)))
                 send(piece)
         self.next_offset = offset + size
-        self.sent_bytes += size
         self._second_bytes += size
         self.written_ms = self._clock()
 

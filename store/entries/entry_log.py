@@ -160,6 +160,14 @@ class EntryLog:
         """Return the error of a log that is here, and whose ballot is not."""
         return self._files.refuse_without_ballot()
 
+    @property
+    def has_ballot(self) -> bool:
+        """Tell whether there is a ballot that can be read. Blocks."""
+        try:
+            return self._files.load_ballot() is not None
+        except StoreDamaged:
+            return False
+
     def recover(self, snapshot: LogPoint = NOTHING) -> FoundEntries:
         """Find the end of the loaded log, and cut dead bytes behind it. Blocks. Raises `StoreDamaged`.
 

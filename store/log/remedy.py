@@ -15,6 +15,12 @@ REFILL: Final = (
 )
 """The advice for a member whose log cannot be used: the leader has all of it, while there is one."""
 
+FILL: Final = (
+    "start this member while most of the others run with whole stores: they fill the region again, and it votes there "
+    f"when it has all. Else {REFILL}"
+)
+"""The advice for a member with a region of the key-value store that cannot be used."""
+
 MEND: Final = (
     "start this member while others run: it takes those bytes from one of them before it votes again. Where none of "
     f"them has them, {REFILL}"

@@ -21,7 +21,7 @@ from ropewalk.format.kv.snapshot import Head, SnapshotReader
 from store.entries import install
 from store.log.commitlog import CommitLog
 from store.log.placing import ENTRY
-from store.log.remedy import REFILL
+from store.log.remedy import FILL, REFILL
 from store.offline.dry_run_disk import DryRunDisk
 from store.offline.findings import Findings
 from store.offline.layout import log_names
@@ -70,7 +70,7 @@ class RegionFacts:
 
 def region_facts(root: Path, id: int, disk: DryRunDisk) -> RegionFacts:
     """Return the content of a region shortly. Blocks."""
-    region, report = root / "kv" / str(id), Findings(root, members_have=REFILL)
+    region, report = root / "kv" / str(id), Findings(root, members_have=FILL)
     entries = EntryCheck(region, region / "notes")
     entries.read_small_files(report, disk)
     names = log_names(disk, region / "data")
@@ -85,7 +85,7 @@ class _RegionCheck:
     """The check of one region; the findings are its own, since its log has offsets of its own."""
 
     def __init__(self, root: Path, id: int, disk: DryRunDisk) -> None:
-        self.report = Findings(root, members_have=REFILL)
+        self.report = Findings(root, members_have=FILL)
         self._root = root
         self._id = id
         self._disk = disk
@@ -127,9 +127,9 @@ class _RegionCheck:
         assert segment is not None, place
         position = place - segment.base_offset
         if read_entry(segment.map, position, place) is None:
-            text = "a whole record, but no command of the key-value store: a start is refused"
+            text = "a whole record, but no command of the key-value store"
             where = f"byte {position} (entry {self._entries.index}, log offset {place})"
-            self.report.damage(segment.file.path, where, text, REFILL)
+            self.report.damage(segment.file.path, where, text, FILL)
 
     # -- snapshots -----------------------------------------------------------------------------------
 
@@ -156,9 +156,7 @@ class _RegionCheck:
             advice = "a start applies the log from its first entry on; later snapshots replace this file"
         else:
             begin = self._log.min_offset
-            advice = (
-                f"a start is refused, since the log begins at offset {begin}: put back a copy, or {REFILL}"
-            )
+            advice = f"a start needs one, since the log begins at offset {begin}: put back a copy, or {FILL}"
         for path, why in damaged:
             self.report.damage(path, "", why, advice)
         return whole[0] if whole else None
@@ -181,8 +179,7 @@ class _RegionCheck:
         if begin < log.min_offset and (snapshot is not None or not report.counts.snapshots):
             report.damage(
                 log.directory, f"log offset {log.min_offset}",
-                "the log begins here, and no snapshot is as old: a start is refused",
-                f"put a snapshot back, or {REFILL}",
+                "the log begins here, and no snapshot is as old", f"put a snapshot back, or {FILL}",
             )  # fmt: skip
         installed = self._disk.read_file(self._region / "notes" / INSTALLED)
         if installed is not None and not installed.isdigit():
@@ -195,6 +192,6 @@ class _RegionCheck:
         if entries.index < snapshot.index:
             report.damage(
                 log.directory, f"entry {entries.next_index}",
-                f"the log ends here, and a snapshot holds the state behind entry {snapshot.index}: a start is refused",
-                f"put the missing files back, or {REFILL}",
+                f"the log ends here, and a snapshot holds the state behind entry {snapshot.index}",
+                f"put the missing files back, or {FILL}",
             )  # fmt: skip

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import cast
 
 from broker.broker import Broker
-from broker.launch import monotonic_ms, now_ms
+from broker.process.launch import monotonic_ms, now_ms
 from broker.remoting.shell import Connection
 from broker.settings.config import load_config
 from ropewalk.codes import RequestCode

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, cast
 import crc32c
 
 from broker.broker import Broker
-from broker.launch import monotonic_ms, now_ms
+from broker.process.launch import monotonic_ms, now_ms
 from broker.settings.config import load_config
-from ha.dledger.frames import from_frame, to_fields
+from ha.dledger.links.frames import from_frame, to_fields
 from ha.raft.node import RaftNode
 from ha.raft.types import (
     NOTHING,

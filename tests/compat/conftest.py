@@ -24,10 +24,13 @@ from tests.bench.peers.rocketmq.original import POM, Original
 from tests.compat.driver import SERIALIZATIONS, VERSIONS, Driver, Run
 from tests.compat.mqadmin import Mqadmin
 from tests.support.long_run import long_only
+from tests.support.spark_home import use_unpacked_spark
 
 # As for `tests/spark`: without the `spark` extra it cannot be imported. Under CI=true that is an error as it is.
 if importlib.util.find_spec("pyspark") is None and os.environ.get("CI", "").lower() != "true":
     collect_ignore = ["test_spark_exact.py", "test_spark_live.py"]
+
+use_unpacked_spark()
 
 QUICK = tuple(zip(VERSIONS, SERIALIZATIONS, strict=True))
 """Each client and each serialisation once."""

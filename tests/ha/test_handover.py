@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.replication.sync import COMPARE_S
+from broker.replication.slave.hello import COMPARE_S
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.client.core.messages import Message, send_request
 from ropewalk.client.core.routes import Queue

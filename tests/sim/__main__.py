@@ -1,11 +1,12 @@
 """Run simulated lives of the shipped code: `python -m tests.sim --seeds 2000`, or one again with `--seed 17`.
 
-Six worlds: `store` is one store on a disk that forgets, `group` a master and two slaves with producers and an
+Seven worlds: `store` is one store on a disk that forgets, `group` a master and two slaves with producers and an
 operator, `deferred` such a group with timers and transactions, `ledger` three members of DLedger mode with clients that
-read, `kv` such members that serve a region of the key-value store, `regions` four regions and more of it.
-`--bug NAME` plants a bug of tests/bugs first, `--mode` chooses the flush (store), the class of promise (group) or the
-length (regions: 400 or 10,000 calls). The exit status is 1 if a promise was broken, and the line says with which
-command it can be seen again.
+read, `kv` such members that serve a region of the key-value store, `regions` four regions and more of it, `damage` one
+or more of them with flipped bytes in their logs.
+`--bug NAME` plants a bug of tests/bugs first, `--mode` chooses the flush (store), the class of promise (group), the
+length (regions: 400 or 10,000 calls) or how many regions there are (damage). The exit status is 1 if a promise was
+broken, and the line says with which command it can be seen again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ MODES = {
     "ledger": ("dledger",),
     "kv": ("dledger",),
     "regions": ("short", "long"),
+    "damage": ("one", "more"),
 }
 
 
@@ -33,7 +35,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="this one only")
     parser.add_argument(
         "--mode",
-        help="sync, async (store), A1, A3 (groups), short, long (regions); all of a world if not given",
+        help="sync, async (store), A1, A3 (groups), short, long (regions), one, more (damage); all if not given",
     )
     parser.add_argument("--bug", help="plant this bug of tests/bugs first")
     parser.add_argument("--verbose", action="store_true", help="tell what happened in each life")
@@ -134,6 +136,19 @@ def _world(name: str) -> tuple[Live, type[AssertionError]]:
             }, store.told
 
         return of_stores, regions.Broken
+    if name == "damage":
+        from tests.sim.kv import damaged
+
+        def of_damage(seed: int, mode: str) -> tuple[dict[str, int], list[str]]:
+            hurt = damaged.run(seed) if mode == "one" else damaged.run_regions(seed)
+            return {
+                "bytes flipped": hurt.damages.flips,
+                "logs begun anew": hurt.damages.losses,
+                "deaths": hurt.deaths,
+                "members given a state": hurt.installed,
+            }, hurt.told
+
+        return of_damage, damaged.Broken
     from tests.sim import deferred, group
 
     run = group.run if name == "group" else deferred.live

@@ -17,9 +17,9 @@ import trio
 from broker.broker import Broker
 from broker.discovery import registrar
 from broker.discovery.registrar import Registrar
-from broker.replication import sync as slave_sync
 from broker.replication.group_member import OwnGroup
-from broker.replication.sync import SlaveSync
+from broker.replication.slave import hello, master_search, rocketmq, sync
+from broker.replication.slave.sync import SlaveSync
 from broker.settings.config import BrokerConfig, load_config
 from ha.stream.client import ClientState
 from store.io.workers import FlushFailed
@@ -190,7 +190,7 @@ class Node(Machine):
             raise Broken(f"{self} got bytes of its master that do not continue its log: {client.why}")
 
     async def _replicate(self) -> None:
-        """As `broker.process` does it."""
+        """As `broker.process.broker` does it."""
         while True:
             broker = self.broker
             shell = cast(Any, SimShell(self))
@@ -267,7 +267,10 @@ def surroundings(world: World) -> Iterator[None]:
     dialled = dialled_by(lambda: (CURRENT.get().ip, world))
     with (
         machinery(),
-        mock.patch.object(slave_sync, "open_connection", dialled),
+        mock.patch.object(hello, "open_connection", dialled),
+        mock.patch.object(master_search, "open_connection", dialled),
+        mock.patch.object(rocketmq, "open_connection", dialled),
+        mock.patch.object(sync, "open_connection", dialled),
         mock.patch.object(registrar, "open_connection", dialled),
         mock.patch.object(trio.to_thread, "run_sync", inline),
     ):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.jvm import QUICK_START, archive_spark_classes
+from tests.support.spark_home import use_unpacked_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 # For every JVM that Spark starts here, also those of commands: they live for seconds, and would spend much of these on
 # compiling code a second time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_START)
+use_unpacked_spark()
 
 # Without the `spark` extra not even the modules under test can be imported. Under CI=true that is an error as it is.
 if importlib.util.find_spec("pyspark") is None and os.environ.get("CI", "").lower() != "true":

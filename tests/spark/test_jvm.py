@@ -13,6 +13,7 @@ from ropewalk.spark import jvm
 from ropewalk.spark.jvm import JavaMissing, ensure_java, java_version, packaged_java, write_shim
 from ropewalk.spark.quiet import quiet_jvm
 from tests.support.jvm import SHORT_LIVED, archive_options, spark_archive
+from tests.support.spark_home import unpacked_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,3 +141,16 @@ def test_a_jvm_goes_silently_without_an_archive_that_could_not_be_made(tmp_path:
         command = [str(ensure_java(dict(os.environ))), *SHORT_LIVED, *archive_options(tmp_path / name)]
         done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
         assert "warning" not in (done.stdout + done.stderr).lower() and done.stdout
+
+
+def test_the_workers_of_a_test_import_pyspark_with_its_bytecode(spark: SparkSession) -> None:
+    if os.environ.get("SPARK_HOME") != str(unpacked_spark()):
+        pytest.skip("another home of Spark's is given")
+
+    def bytecode(_number: int) -> str:
+        from pyspark import worker
+
+        return str(getattr(worker, "__cached__", None))
+
+    (found,) = spark.sparkContext.parallelize([0], 1).map(bytecode).collect()
+    assert Path(found).is_file(), found

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import importlib.util
 import os
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tests.bench.peers.rocketmq.artifacts import JavaUnavailable, cache_dir, program
+from tests.support.spark_home import unpacked_spark
 
 SHORT_LIVED = (
     "-XX:+UseSerialGC",
@@ -57,14 +57,14 @@ gateway.proc.wait(120)
 @lru_cache(maxsize=1)
 def spark_archive() -> Path | None:
     """Return where the classes of Spark are archived, or to be archived; None without Spark or a Java of its own."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
+    home = unpacked_spark()
+    if home is None:
         return None
     try:
         java = Path(program("java")).resolve()
     except JavaUnavailable:
         return None
-    jars = Path(spec.origin).parent / "jars"
+    jars = home / "jars"
     known = [f"{path} {path.stat().st_mtime_ns}" for path in (java, jars)]
     digest = hashlib.sha256("\n".join([*known, _TRAINING]).encode()).hexdigest()[:16]
     archive = cache_dir() / f"spark-{digest}.jsa"
@@ -92,6 +92,7 @@ def archive_spark_classes() -> None:
         partial = archive.with_suffix(f".{os.getpid()}")
         options = [*SHORT_LIVED, f"-XX:ArchiveClassesAtExit={partial}", "-Xlog:disable"]
         environment = {**os.environ, "SPARK_SUBMIT_OPTS": " ".join(options), "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment["SPARK_HOME"] = str(unpacked_spark())
         status = None
         with tempfile.TemporaryDirectory() as checkpoint, contextlib.suppress(subprocess.TimeoutExpired):
             status = subprocess.run(

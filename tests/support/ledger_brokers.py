@@ -9,7 +9,7 @@ from typing import Self, cast
 
 from broker.remoting.shell import Connection
 from broker.replication.dledger.member import LedgerMember
-from ha.dledger.peers import PeerLink
+from ha.dledger.links.link import PeerLink
 from ha.raft.types import Link
 from store.io.disk import Disk
 from tests.broker.harness import InProcess, config_of

@@ -10,8 +10,8 @@ import trio
 
 from broker.remoting.shell import Shell
 from ha.dledger import tasks
-from ha.dledger.hello import Identity
 from ha.dledger.ledger import LedgerShell
+from ha.dledger.links.hello import Identity
 from ha.dledger.storage import LogPoint, LogRun
 from ha.raft.types import Role, Settings
 from ropewalk.format.dledger.configuration import Configuration
@@ -374,7 +374,7 @@ class Node:
     @property
     def payloads(self) -> list[bytes]:
         """The payloads of all shown entries but those that open terms."""
-        shown = self.ledger.shown.index
+        shown = self.ledger.shown.end.index
         found = [entry[3][48:] for entry in self.disk.entries[: shown + 1]]
         return [each for each in found if TERM_TOPIC.encode() not in each]
 

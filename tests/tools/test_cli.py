@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ropewalk as package
-from broker.options import BrokerOptions, NamesrvOptions
+from broker.process.options import BrokerOptions, NamesrvOptions
 from ropewalk.codes import RequestCode
 from tests.ropewalk.client.fake_cluster import FakeCluster
 from tests.support.ports import free_port
@@ -142,14 +142,14 @@ def test_the_broker_gets_its_options_as_they_were_spelled(
     monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], options: BrokerOptions
 ) -> None:
     given: list[object] = []
-    monkeypatch.setattr("broker.process.run_broker", given.append)
+    monkeypatch.setattr("broker.process.main.run_broker", given.append)
     run_in_process("broker", *words)
     assert given == [options]
 
 
 def test_the_name_server_gets_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[object] = []
-    monkeypatch.setattr("broker.namesrv_process.run_namesrv", given.append)
+    monkeypatch.setattr("broker.process.namesrv.run_namesrv", given.append)
     run_in_process("namesrv", "-p", "0")
     assert given == [NamesrvOptions(0, "127.0.0.1", False)]
 
@@ -259,8 +259,8 @@ def test_what_the_locale_cannot_print_is_printed_as_escapes(cluster: FakeCluster
         (("consume", "T"), "tools.messages.consume"),
         (("bench", "produce"), "tools.bench.cli"),
         (("store", "dump", "."), "store.offline.reader"),
-        (("broker",), "broker.process"),
-        (("namesrv",), "broker.namesrv_process"),
+        (("broker",), "broker.process.main"),
+        (("namesrv",), "broker.process.namesrv"),
     ],
 )
 def test_ctrl_c_during_imports_is_silent(words: tuple[str, ...], module: str, tmp_path: Path) -> None:

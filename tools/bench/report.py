@@ -15,16 +15,13 @@ from rich.table import Table
 from tools.bench.spec import ClientSpec, Latency, Outcome, ProduceSpec, PullSpec, Spec
 
 
-def percentile(histogram: Mapping[int, int], fraction: float) -> int:
-    """Return the least latency that at least this fraction of all replies did not exceed (nearest rank)."""
-    assert 0 < fraction <= 1
-    return percentiles(histogram, (fraction,))[0]
-
-
 def percentiles(histogram: Mapping[int, int], fractions: tuple[float, ...]) -> list[int]:
-    """`percentile` for several fractions in ascending order, in one walk."""
+    """Return, for each of these fractions in ascending order, the least latency that it of all replies did not exceed.
+
+    Ranks are the nearest ones; all are found in one walk.
+    """
     assert histogram, "no reply, no percentile"
-    assert list(fractions) == sorted(fractions)
+    assert list(fractions) == sorted(fractions) and all(0 < each <= 1 for each in fractions)
     total = sum(histogram.values())
     found: list[int] = []
     seen = 0

@@ -218,32 +218,6 @@ def _judge_acknowledged(entry: Sent, offsets: list[int], notes: _Notes) -> None:
         notes.add("moved", f"{what} as offset {promised.queue_offset}, is at {offsets[0]}")
 
 
-@dataclass(frozen=True, slots=True)
-class Reign:
-    """A time in which one broker gave acknowledgements."""
-
-    broker: str
-    begin: float
-    end: float
-
-
-def reigns(sent: Iterable[Sent]) -> list[Reign]:
-    """Return the periods in which each broker acknowledged, in the order of the answers."""
-    answers = sorted(
-        (attempt.answered_at or 0.0, attempt.broker)
-        for entry in sent
-        for attempt in entry.attempts
-        if attempt.outcome == "acknowledged"
-    )
-    result: list[Reign] = []
-    for at, broker in answers:
-        if result and result[-1].broker == broker:
-            result[-1] = Reign(broker, result[-1].begin, at)
-        else:
-            result.append(Reign(broker, at, at))
-    return result
-
-
 def overlapping_acknowledgements(sent: Sequence[Sent], masters: Sequence[tuple[float, str]]) -> int:
     """Count the acknowledgements of brokers whose period was over.
 

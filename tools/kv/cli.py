@@ -303,6 +303,8 @@ def _cell(found: KvStatus, key: str, members: Mapping[int, Sequence[str]]) -> ob
         return _text(_first_key(found))
     if key == "role" and found.values["member"] not in members[found.values["region"]]:
         return "no member any more"
+    if key == "role" and found.values.get("learns"):
+        return f"{found.values[key]}, learns"
     return found.values.get(key, "")
 
 

@@ -27,7 +27,6 @@ from typing import Any, Protocol
 
 from ropewalk.client.blocking.simple import Client, Message, PendingSend, SendResult, SendStatus
 from ropewalk.client.core.connection import NoMaster
-from ropewalk.client.core.produce.choice import queue_of_group
 from ropewalk.client.core.produce.sending import FIRST_PAUSE_S, MOMENTARY, PAUSE_MAX_S
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import ResponseCode
@@ -35,6 +34,7 @@ from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
 from tools.common.interrupts import Interrupts
 from tools.common.output import UsageError, counted
 from tools.messages.input import BadLine
+from tools.messages.queue_turns import QueueTurns
 
 BATCH_COUNT_MAX = 1000
 BATCH_BYTES_MAX = 1024 * 1024
@@ -135,11 +135,9 @@ class Sender:
     """A sender of lists of messages that accounts for them in `report`."""
 
     def __init__(self, client: Client, topic: str, queues: Sequence[Queue], report: Report) -> None:
-        assert queues, "nowhere to send to"
         self._client = client
         self._topic = topic
-        self._queues = queues
-        self._turn = 0
+        self._turns = QueueTurns(queues)
         self._in_flight: deque[tuple[_Batch, PendingSend]] = deque()
         self._stopped = False
         """Going on is pointless: nothing is tried again."""
@@ -179,11 +177,7 @@ class Sender:
         sizes: Counter[Queue] = Counter()
         batches: list[_Batch] = []
         for message in messages:
-            if message.group:
-                queue = queue_of_group(message.group, self._queues)
-            else:
-                queue = self._queues[self._turn % len(self._queues)]
-                self._turn += 1
+            queue = self._turns.queue_for(message)
             if not message.can_be_batched:
                 batches.append(_Batch([message], queue, ordered=bool(message.group)))
                 continue
@@ -265,10 +259,9 @@ class Sender:
         time.sleep(min(FIRST_PAUSE_S * 2**batch.pauses, PAUSE_MAX_S, left))
         batch.pauses += 1
         self._client.forget_routes()  # the master is another one, perhaps
-        elsewhere = [queue for queue in self._queues if queue.broker_name != batch.queue.broker_name]
+        elsewhere = [queue for queue in self._turns.queues if queue.broker_name != batch.queue.broker_name]
         if elsewhere and not batch.ordered:
-            batch.queue = elsewhere[self._turn % len(elsewhere)]
-            self._turn += 1
+            batch.queue = self._turns.next_of(elsewhere)
         return True
 
     def _count_stored(self, batch: _Batch, result: SendResult) -> None:

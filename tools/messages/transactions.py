@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from ropewalk.client.blocking.transaction_producer import TransactionProducer
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.messages import Message
-from ropewalk.client.core.produce.choice import queue_of_group
 from ropewalk.client.core.produce.transacting import Outcome
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
 from tools.common.output import UsageError
 from tools.messages.produce import Report, Stop
+from tools.messages.queue_turns import QueueTurns
 
 __all__ = ["GROUP", "TransactionSender", "parse_outcome", "unknown"]
 
@@ -50,11 +50,9 @@ class TransactionSender:
         report: Report,
         outcome: Outcome,
     ) -> None:
-        assert queues, "nowhere to send to"
         self._producer = producer
         self._topic = topic
-        self._queues = queues
-        self._turn = 0
+        self._turns = QueueTurns(queues)
         self._outcome = outcome
         self.report = report
 
@@ -75,11 +73,7 @@ class TransactionSender:
 
     def _send_one(self, message: Message) -> None:
         report = self.report
-        if message.group:
-            queue = queue_of_group(message.group, self._queues)
-        else:
-            queue = self._queues[self._turn % len(self._queues)]
-            self._turn += 1
+        queue = self._turns.queue_for(message)
         try:
             with self._producer.transaction(self._topic, message, queue=queue) as transaction:
                 transaction.outcome = self._outcome

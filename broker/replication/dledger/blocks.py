@@ -14,8 +14,8 @@ import structlog
 import trio
 
 from broker.replication.block_repair import Fetch
-from ha.dledger.blocks import Answer, Refusal
-from ha.dledger.peers import Peers
+from ha.dledger.links.blocks import Answer, Refusal
+from ha.dledger.links.peers import Peers
 from ha.group.block_repair import RepairRefused, Span
 from ha.raft.types import Link, MemberId
 from ropewalk.format.sidecar import BLOCK_SIZE, Sidecar

@@ -23,8 +23,9 @@ from broker.remoting.shell import Connection, Shell
 from broker.replication.block_repair import Fetch
 from broker.replication.dledger.blocks import BlockGiver, LedgerBlocks, NoGoodCopy
 from ha.dledger import tasks
-from ha.dledger.hello import Identity
-from ha.dledger.peers import PeerLink, Peers
+from ha.dledger.links.hello import Identity
+from ha.dledger.links.link import PeerLink
+from ha.dledger.links.peers import Peers
 from ha.group.block_repair import RepairRefused, Span
 from ha.raft.types import Link, MemberId, Message
 from ropewalk.format.dledger.frame import Kind

@@ -43,10 +43,11 @@ from broker.replication.group_member import LogReplaced, ReadyWords, Turns
 from broker.settings.dledger import peers_of
 from broker.state.ha_status import GroupLimits, HaStatus
 from ha.dledger import tasks
-from ha.dledger.changes import REGIONS_STAY, Change, ChangeKind, ChangeRefused, target_of
-from ha.dledger.hello import Identity
 from ha.dledger.ledger import LedgerShell
-from ha.dledger.peers import PeerLink
+from ha.dledger.links.hello import Identity
+from ha.dledger.links.link import PeerLink
+from ha.dledger.members.changes import Change, ChangeKind, ChangeRefused, target_of
+from ha.dledger.members.overrides import REGIONS_STAY
 from ha.dledger.status import LedgerStatus
 from ha.dledger.storage import LogPoint, LogStorage, ReplicaStore
 from ha.raft.types import ChangeResult, MemberId, Role, Settings, Standing, TransferResult
@@ -183,7 +184,7 @@ class LedgerMember:
 
     @property
     def confirmed(self) -> int:
-        return self.ledger.shown.pos if self.limits.is_leader else -1
+        return self.ledger.shown.end.pos if self.limits.is_leader else -1
 
     def peer_awaited(self, answers_wait: bool, sync_flush: bool) -> bool:
         """Return False: every answer waits for this disk too, whose thread a spinning loop would hold up."""

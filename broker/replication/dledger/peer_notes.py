@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from broker.state.json_file import StoreConfigDamaged
-from ha.dledger.peers import Peers
+from ha.dledger.links.peers import Peers
 from ha.raft.types import MemberId
 from store.io.disk import Disk
 from store.io.workers import Worker

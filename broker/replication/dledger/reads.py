@@ -63,7 +63,7 @@ class GroupReads:
         """Begin with the opened log of the group."""
         self.ledger = ledger
         ledger.on_shown = self._shown
-        ledger.on_forwarded = self._forwarded
+        ledger.forwards.on_request = self._forwarded
 
     # -- roles ---------------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class GroupReads:
         self.log_changes(offsets=True)
         if not self.leads or not self.ledger.standing.may_append or not self._state.is_logged:
             send(refuse(f"{self._place()}; it takes no offsets at the moment"))
-        elif self.ledger.shown.pos >= self._state.logged_end:
+        elif self.ledger.shown.end.pos >= self._state.logged_end:
             send(answer)
         else:
             self._unlogged.append((self._state.logged_end, refuse, answer, send))

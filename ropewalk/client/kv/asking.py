@@ -150,7 +150,10 @@ class RegionRequests(ClusterSteps):
         return routes
 
     def _find(self) -> Steps[Routes]:
-        """Ask name servers for brokers, and those for the regions. Raises `Rejected` where there is no store."""
+        """Ask name servers for brokers, and those for the regions.
+
+        Raises `Rejected` where there is no store, and `TryLater` where no member tells of a region.
+        """
         self.forget_skipped()
         members = yield from self.selected(broker=self._broker)
         answers = yield from self.query_all(members, RequestCode.ROPEWALK_KV_REGIONS, none_for=_NO_KV)
@@ -175,6 +178,10 @@ class RegionRequests(ClusterSteps):
         routes = Routes(tuple(group))
         for _member, document in told:
             routes.learn(document.get("regions") or ())
+        if not len(routes):
+            raise TryLater(
+                "the members of the key-value store that answer lack a part of it, and tell of no region"
+            )
         return routes
 
     def status(self) -> Steps[tuple[KvStatus, ...]]:

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import structlog
-
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.client.core.addresses import AddressRing, BadAddress, parse_address, parse_address_list
 from ropewalk.client.core.connection import Unreachable
@@ -40,6 +38,7 @@ from ropewalk.format.record import decode_records
 from ropewalk.format.remoting import Command
 from ropewalk.spark.live.offsets import Bounds, QueueKey, Queues
 from ropewalk.spark.live.plan import topic_filter
+from ropewalk.spark.log import log
 from ropewalk.spark.options import BadOption, Options
 
 __all__ = [
@@ -57,8 +56,6 @@ SAMPLE = 32
 _NO_ANSWER = (Unreachable, OutcomeUnknown)
 
 T = TypeVar("T")
-
-log = structlog.get_logger("ropewalk.spark")
 
 
 def check_live_options(options: Options) -> None:

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING
 
-import structlog
-
 from ropewalk.client.blocking.bulk import Chunk, RangeLost, RangeReader, read_range
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.client.core.addresses import AddressRing
@@ -38,6 +36,7 @@ from ropewalk.spark.live.offsets import (
     enforce_losses,
     replaced_messages,
 )
+from ropewalk.spark.log import log
 from ropewalk.spark.options import Options
 from ropewalk.spark.rows.schema import Selection
 from ropewalk.spark.versions import Stamp, check_stamp, stamp
@@ -49,8 +48,6 @@ __all__ = ["Task", "read_task"]
 
 IDLE_S = 300.0
 _PLACE = Struct(">i8xi4xq")  # of a record: its size, at 12 its queue, at 20 its queue offset
-
-log = structlog.get_logger("ropewalk.spark")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -31,6 +30,7 @@ from ropewalk.spark.live.plan import chosen_queues, ending, starting, times_of
 from ropewalk.spark.live.read import Task, read_task
 from ropewalk.spark.live.stream_run import StreamRun
 from ropewalk.spark.live.tasks import tasks_of
+from ropewalk.spark.log import log
 from ropewalk.spark.options import BadOption, Options
 from ropewalk.spark.rows.schema import Selection
 
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["LivePartition", "LiveReader", "LiveStreamReader"]
-
-log = structlog.get_logger("ropewalk.spark")
 
 
 class LivePartition(InputPartition):

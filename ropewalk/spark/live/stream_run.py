@@ -21,8 +21,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-import structlog
-
 from ropewalk.spark.live.cluster import BoundsAnswer, Cluster
 from ropewalk.spark.live.last_read import compare_last_read, stored_before
 from ropewalk.spark.live.offsets import (
@@ -45,6 +43,7 @@ from ropewalk.spark.live.offsets import (
 from ropewalk.spark.live.plan import chosen_queues, starting, times_of, topic_filter
 from ropewalk.spark.live.read import Task
 from ropewalk.spark.live.tasks import tasks_of
+from ropewalk.spark.log import log
 from ropewalk.spark.options import Options
 
 __all__ = ["StreamRun"]
@@ -52,8 +51,6 @@ __all__ = ["StreamRun"]
 SIZE_GUESS = 1024.0
 """Bytes of a message, before one was seen."""
 _RETRY_S = 0.2
-
-log = structlog.get_logger("ropewalk.spark")
 
 
 class StreamRun:

@@ -23,8 +23,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-import structlog
-
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.messages import SEND_STATUSES, command_of
 from ropewalk.client.core.produce.row_identity import BATCH_WRITE, foreign_query_reason
@@ -35,6 +33,7 @@ from ropewalk.errors import OutcomeUnknown, Refused, RopewalkError, TryElsewhere
 from ropewalk.format.headers import SinkCommitHeader, SinkInitHeader, SinkStateHeader
 from ropewalk.format.remoting import Command
 from ropewalk.spark.live.cluster import ConnectionCache
+from ropewalk.spark.log import log
 from ropewalk.spark.options import Options
 from ropewalk.spark.sink.resume import Anchors, commit_anchors, digest_number, group_of, read_anchors
 from ropewalk.spark.sink.routes import TopicRoutes, WriteFailed
@@ -42,7 +41,6 @@ from ropewalk.spark.sink.row_keys import RowDigest
 
 __all__ = ["Committed", "Run", "SinkDriver", "TaskIdentity", "TaskResult"]
 
-log = structlog.get_logger("ropewalk.spark")
 
 _RETRY_S = 0.2
 _REGISTRATION_S = 2.0

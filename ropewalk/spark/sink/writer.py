@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from ropewalk.client.core.produce.row_identity import BATCH_WRITE
+from ropewalk.spark.log import log
 from ropewalk.spark.options import BadOption, Options
 from ropewalk.spark.sink.exact import Run, SinkDriver, TaskIdentity, TaskResult
 from ropewalk.spark.sink.idempotent import IdempotentSender
@@ -36,8 +36,6 @@ __all__ = ["LiveStreamWriter", "LiveWriter", "Written"]
 
 QUERY_SIZE: Final = 8
 """Characters of a query's id that tell it from the others of a sink."""
-
-log = structlog.get_logger("ropewalk.spark")
 
 
 @dataclass

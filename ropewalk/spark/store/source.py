@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -29,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from ropewalk.spark.log import log
 from ropewalk.spark.options import EARLIEST, LATEST, BadOption, Options
 from ropewalk.spark.rows.columns import Plan
 from ropewalk.spark.rows.decode import DamagedPlace
@@ -77,7 +77,6 @@ def read_partition(
     if split is None:
         return
     check_stamp(split.stamp)
-    log = structlog.get_logger()
 
     def damaged(path: str, place: DamagedPlace) -> None:
         log.warning(

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.announcement import shown_name_servers
 from broker.discovery import registrar as registrar_module
 from broker.discovery.registrar import Registrar
 from broker.discovery.route_guard import Occupant, RouteGuard, rival
 from broker.namesrv.server import NameServer
+from broker.process.announcement import shown_name_servers
 from ha.group.roles import ASYNC_MASTER, SLAVE, SYNC_MASTER, QuorumPolicy, RoleRecord
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import RequestCode

@@ -239,7 +239,7 @@ def test_the_next_change_waits_until_all_regions_have_followed_but_a_removal_doe
     with KvGroup(tmp_path) as group:
         put(group, b"a", b"1")
         leader = group.region_leader()
-        region(leader).ledger.follow = lambda index, found: None  # type: ignore[method-assign]
+        region(leader).ledger.following.follow = lambda index, found: None  # type: ignore[method-assign]
         group.start(3)
         make(group, "learn", 3, address=raft_address(3))
         answer = ask(group, "promote", 3)

@@ -163,23 +163,6 @@ def test_a_lost_or_damaged_ballot_of_a_region_is_named_with_the_command_that_sho
             group.start(2)
 
 
-def test_a_damaged_log_of_a_region_stops_the_start_with_words_against_a_second_empty_store(
-    tmp_path: Path,
-) -> None:
-    with KvGroup(tmp_path) as group:
-        session = Session(leader := group.region_leader())
-        for number in range(20):
-            session.write(leader, Put(b"%d" % number, b"x" * 100))
-        group.all_applied()
-        group.stop(2)
-        (log,) = (tmp_path / "n2" / "kv" / "0" / "data").iterdir()
-        data = bytearray(log.read_bytes())
-        data[1000:1020] = bytes(byte ^ 0xFF for byte in data[1000:1020])
-        log.write_bytes(data)
-        with pytest.raises(StoreDamaged, match=r"one member at a time\. Never start two with empty stores"):
-            group.start(2)
-
-
 def refused(client: Client, code: int, ext: dict[str, object], body: bytes = b"") -> str:
     answer = client.call(code, ext, body)
     assert answer.code == ResponseCode.INVALID_PARAMETER

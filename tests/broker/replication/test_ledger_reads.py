@@ -109,7 +109,7 @@ def test_a_leader_with_a_slow_disk_tells_no_older_end_than_its_followers(
         leader.connect().ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"1")
         group.until(
             lambda: all(
-                each.member.ledger.shown.pos == leader.member.ledger.core.log.end.pos
+                each.member.ledger.shown.end.pos == leader.member.ledger.core.log.end.pos
                 for each in group.followers()
             )
         )

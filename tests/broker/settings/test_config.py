@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.announcement import print_config
+from broker.process.announcement import print_config
 from broker.settings.config import BrokerConfig, ConfigError, _as_text, load_config
 from broker.settings.keys import KEYS, Key, Kind, Mark
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.state import offsets
-from broker.state.offsets import QUEUE_ID_MAX, OffsetTable
+from broker.state.offsets import QUEUE_ID_MAX, OffsetTable, real_queue_id
 from ropewalk.format import fastjson
 
 NOW = 1_700_000_000_000
@@ -177,3 +177,22 @@ def test_any_table_survives_its_own_file(content: dict[tuple[str, str, int], int
     for (group, topic, queue_id), offset in content.items():
         assert again.query(group, topic, queue_id) == offset
     assert again.dump(NOW) == table.dump(NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("0", 0),
+        (str(QUEUE_ID_MAX), QUEUE_ID_MAX),
+        (str(QUEUE_ID_MAX + 1), None),
+        ("", None),
+        ("-1", None),
+        ("1.5", None),
+        ("\u0663", None),
+    ],
+)
+def test_the_queue_of_a_message_that_is_held_back_is_read_from_plain_digits_only(
+    text: str, found: int | None
+) -> None:
+    assert real_queue_id({"REAL_QID": text}) == found
+    assert real_queue_id({}) is None

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ha.dledger.hello import Identity
 from ha.dledger.ledger import LedgerShell, MemberFailed
+from ha.dledger.links.hello import Identity
 from ha.raft.types import Role, Settings
 from tests.support.ledgers import MemoryDisk, MemoryStorage
 
@@ -51,9 +51,9 @@ def test_a_group_of_one_elects_itself_and_shows_what_it_has_flushed() -> None:
     assert alone.ledger.standing.role is Role.LEADER and alone.ledger.standing.may_append
     index = alone.storage.append(b"x")
     alone.ledger.end_turn()
-    assert alone.ledger.shown.index < index
+    assert alone.ledger.shown.end.index < index
     alone.run(100)
-    assert alone.ledger.shown.index == index == alone.disk.commit[0]
+    assert alone.ledger.shown.end.index == index == alone.disk.commit[0]
 
 
 def test_a_restart_begins_with_what_was_written_down() -> None:
@@ -63,7 +63,10 @@ def test_a_restart_begins_with_what_was_written_down() -> None:
     first.storage.append(b"x")
     first.run(100)
     second = Alone(disk)
-    assert second.ledger.shown == first.ledger.shown and second.ledger.core.term == first.ledger.core.term
+    assert (
+        second.ledger.shown.end == first.ledger.shown.end
+        and second.ledger.core.term == first.ledger.core.term
+    )
     second.run(1500)
     assert second.ledger.standing.term == first.ledger.standing.term + 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from ha.dledger.peers import Peers
+from ha.dledger.links.peers import Peers
 from ha.dledger.snapshots import AGAIN_MS, SnapshotExchange
 from ha.dledger.storage import LogStorage
 

@@ -86,7 +86,7 @@ def join(one: Node, others: list[Node]) -> None:
 
 
 async def shown(node: Node, index: int) -> None:
-    await until(lambda: node.ledger.shown.index >= index, 20, f"entry {index} shown")
+    await until(lambda: node.ledger.shown.end.index >= index, 20, f"entry {index} shown")
 
 
 @in_trio
@@ -168,7 +168,7 @@ async def test_a_leader_whose_disk_hangs_answers_nobody_though_others_have_it() 
         leader.storage.is_held = True
         index = leader.append(b"x")
         await until(lambda: leader.ledger.commit.index >= index, 3, "a quorum without the leader")
-        assert leader.ledger.shown.index < index
+        assert leader.ledger.shown.end.index < index
         assert leader.disk.commit[0] < index, "no file is ahead of this disk"
         leader.storage.is_held = False
         leader.storage.work()

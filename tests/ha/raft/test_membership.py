@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha.dledger.frames import config_of
+from ha.dledger.links.frames import config_of
 from ha.raft.membership import MEMBERS_MAX, VOTERS_MAX
 from ha.raft.node import RaftNode
 from ha.raft.quorum import ConfigHistory

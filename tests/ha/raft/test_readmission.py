@@ -7,8 +7,12 @@ from ha.raft.types import Ballot, Config, DoubtDropped, Met, Role, Settings, Vot
 from tests.ha.raft.script import Script, ScriptedMember
 
 
-def losing(script: Script, id: str, *, told_by: tuple[str, ...] = ()) -> None:
-    """Have a member lose its log, and come back empty; these members tell it so, with the terms that they are in."""
+def losing(script: Script, id: str, *, told_by: tuple[str, ...] = (), linked: tuple[str, ...] = ()) -> None:
+    """Have a member lose its log, and come back empty; these members tell it so, with the terms that they are in.
+
+    Without any it has its ballot, and knows by itself.
+    """
+    ballot = Ballot(0) if told_by else script[id].election.saved
     script.crash(id)
     script.members[id] = ScriptedMember(id)
     for wire in script.wires:
@@ -16,10 +20,11 @@ def losing(script: Script, id: str, *, told_by: tuple[str, ...] = ()) -> None:
             script.wires[wire].clear()
     terms = {peer: script[peer].term for peer in told_by}
     script.members[id].is_up = True
-    script.members[id].core = RaftNode(id, script.config, script.settings, ballot=Ballot(0))
+    core = RaftNode(id, script.config, script.settings, ballot=ballot, lost=not told_by)
+    script.members[id].core = core
     for peer, term in terms.items():
         script.step(id, Met(peer, term, True))
-    for peer in told_by:
+    for peer in (*told_by, *linked):
         script.link(id, peer)
 
 
@@ -92,6 +97,30 @@ def test_a_learner_takes_over_the_highest_term_that_it_is_told_so_that_an_older_
     script.append("n0", 1)
     script.settle("n0", "n2")
     assert script["n0"].role is not Role.LEADER and script["n0"].log.commit.index == before
+
+
+def test_a_member_that_has_its_ballot_votes_again_when_it_has_caught_up_whoever_is_away() -> None:
+    script = Script(("n0", "n1", "n2", "n3", "n4"))
+    script.elect("n0")
+    script.append("n0", 3)
+    script.settle()
+    script.crash("n4")
+    losing(script, "n2", linked=("n0", "n1", "n3"))
+    assert not script["n2"].election.may_vote and script["n2"].term == script["n0"].term
+    for _ in range(3):
+        script.wait(100)
+        script.tick("n0")
+        script.settle()
+    assert not script["n2"].readmission.is_learner
+    assert script["n2"].log.end == script["n0"].log.end
+
+
+def test_a_member_that_is_told_that_its_ballot_was_lost_too_has_to_meet_all_others() -> None:
+    node = RaftNode("n2", Config(("n0", "n1", "n2")), Settings(), ballot=Ballot(3), lost=True)
+    node.step(Met("n0", 4, False))
+    assert not node.readmission.unmet
+    node.step(Met("n0", 4, True))
+    assert node.readmission.unmet == ("n1",)
 
 
 def test_a_member_that_has_caught_up_once_is_no_learner_in_its_next_life() -> None:

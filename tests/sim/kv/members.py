@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ha.dledger.changes import Change, ChangeKind, ChangeRefused
+from ha.dledger.members.changes import Change, ChangeKind, ChangeRefused
 from ha.raft.types import ChangeResult
 from tests.sim.kv.node import KvNode
 from tests.sim.kv.world import LIMITS, SEGMENT_SIZE, Broken, KvWorld, live_kv

@@ -22,5 +22,8 @@ REGIONS_BUGS = {
 }
 """Bugs that show only where regions are cut."""
 
+DAMAGE_BUGS = {"kv-damaged-member-votes": 2}
+"""Bugs that show only where a log is damaged."""
+
 RARE_BUGS = ("kv-split-counts-anew", "kv-split-without-sessions")
 """Bugs that the simulated store finds in the long run; `tests.ha.kv` finds them, too."""

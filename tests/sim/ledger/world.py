@@ -196,7 +196,7 @@ class World:
         if not node.alive:
             return f"{node} is down"
         ledger = node.member.ledger
-        return f"{node} {ledger.standing}, end {ledger.core.log.end}, shown {ledger.shown}"
+        return f"{node} {ledger.standing}, end {ledger.core.log.end}, shown {ledger.shown.end}"
 
     def _look(self) -> None:
         """See who says that it was elected."""
@@ -221,7 +221,7 @@ class World:
         if not {*self.delayed} <= {*leader.bodies(DELAYED).values()}:
             return False
         ends = {node.member.ledger.core.log.end for node in self.nodes}
-        return len(ends) == 1 and all(node.member.ledger.shown in ends for node in self.nodes)
+        return len(ends) == 1 and all(node.member.ledger.shown.end in ends for node in self.nodes)
 
     # -- the verdict -------------------------------------------------------------------------------------
 

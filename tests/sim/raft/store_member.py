@@ -11,10 +11,10 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from ha.dledger.frames import from_frame
-from ha.dledger.hello import Identity
 from ha.dledger.ledger import LedgerShell
-from ha.dledger.peers import Peers
+from ha.dledger.links.frames import from_frame
+from ha.dledger.links.hello import Identity
+from ha.dledger.links.peers import Peers
 from ha.raft.node import RaftNode
 from ha.raft.types import (
     Append,
@@ -162,7 +162,7 @@ class StoreMember(Member):
                 case TransferAsked(token, target):
                     shell.transfer(target, partial(self.world.clients.outcomes.__setitem__, token))
                 case ChangeAsked(token):
-                    shell._changes[token] = partial(self.world.changes.was_changed, self, token)
+                    shell._changes.put(token, partial(self.world.changes.was_changed, self, token))
                     shell._tell(event)
             shell.end_turn()
             self.judge()

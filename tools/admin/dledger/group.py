@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ha.dledger.hello import CAME_BACK_EMPTY
+from ha.dledger.links.hello import CAME_BACK_EMPTY
 from ropewalk.client.admin.results import LedgerMembers, LedgerPeerStatus, LedgerStatus
 from ropewalk.client.blocking.admin import Admin
 from tools.admin.base import Sheet, command, tell_skipped

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from broker.settings.dledger import read_member
-from ha.dledger.changes import REGIONS_STAY, refusal_to_go_alone
+from ha.dledger.members.overrides import REGIONS_STAY, refusal_to_go_alone
 from ha.raft.types import Config
 from ropewalk.client.admin.results import LedgerMembers, LedgerStatus
 from ropewalk.client.blocking.admin import Admin

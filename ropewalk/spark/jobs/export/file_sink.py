@@ -25,7 +25,6 @@ from ropewalk.spark.registration import register_source
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-SPARK_METADATA: Final = "_spark_metadata"
 _CODECS: Final = {"lz4": "lz4_raw"}
 _PARTS: Final = {"dt": "yyyy-MM-dd", "hour": "HH"}
 _LOOK_S: Final = 0.5

@@ -22,7 +22,6 @@ from ropewalk.spark.jobs.stats.job import time_text
 
 COLUMNS: Final = ("topic", "bornTimestamp", "storeTimestamp")
 _BAD: Final = frozenset(("stored_before_made", "worst_skew_ms", "over_limit"))
-DEFAULT_QUANTILES: Final = (0.5, 0.99, 0.999)
 
 
 @dataclass(slots=True)

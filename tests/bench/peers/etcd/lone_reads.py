@@ -14,7 +14,6 @@ from collections.abc import Callable
 import ha.raft.node
 from ha.dledger.ledger import LedgerShell
 from ha.raft.reads import Reads
-from ha.raft.types import ReadAsked
 
 
 class LoneReads(Reads):
@@ -34,9 +33,8 @@ class LoneReads(Reads):
 
 def read_alone(self: LedgerShell, done: Callable[[bool], None]) -> None:
     """Tell the core of a read at once, and not of all reads of a turn together."""
-    self._read_number += 1
-    self._reads[self._read_number] = [done]
-    self._tell(ReadAsked(self._read_number, self._now()))
+    self._reads.of_turn.append(done)
+    self._tell(self._reads.question(self._now()))
     self._wake()
 
 

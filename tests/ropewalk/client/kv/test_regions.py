@@ -183,6 +183,14 @@ def test_calls_through_cuts_and_lost_answers_are_done_once_and_see_all_keys(seed
     assert len(store.regions) > 5
 
 
+def test_a_client_whom_no_member_tells_of_regions_asks_again_until_one_knows_all_of_them() -> None:
+    store = Store(0, cuts=0, losses=0)
+    table, rounds = store.table, iter([b'{"regions": []}'] * 7)
+    store.table = lambda: next(rounds, None) or table()  # type: ignore[method-assign]
+    store.script.hold(store.core.put(b"k", b"v"))
+    assert store.script.hold(store.core.get(b"k")) == b"v"
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_calls_that_leave_together_are_done_once_each_wherever_their_keys_go(seed: int) -> None:
     store = Store(seed, cuts=0.05, losses=0.15)

@@ -1,0 +1,104 @@
+"""The needs of a server process before it serves: a fit interpreter, open files, a log, clocks, signals.
+
+Shared by the broker (`broker`) and a name server of its own (`namesrv`). Each refusal is a `StartFailed`
+whose text tells the remedy.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+import structlog
+
+import ropewalk
+from broker.process.logs import configure_logs
+from ropewalk.errors import RopewalkError
+
+log = structlog.get_logger("broker.process")
+
+_STORE_FILES = 1024
+_CONNECTIONS_MAX = 1_000_000
+_DESCRIPTORS_MIN = 128
+
+
+class StartFailed(RopewalkError):
+    """The process cannot start; the text tells the reason and the remedy."""
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that stop this process in good order: that of a terminal that is closed, too.
+
+    Not where `nohup` has it ignored: there the process is to outlive its terminal.
+    """
+    stops = signal.SIGINT, signal.SIGTERM
+    return stops if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*stops, signal.SIGHUP)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+_SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def monotonic_ms() -> int:
+    """Return the time since the machine started, its sleep included: no lease and no lock outlasts a sleep unseen."""
+    return time.clock_gettime_ns(_SINCE_BOOT) // 1_000_000
+
+
+def open_log(level: str, form: str, file: Path | None) -> None:
+    try:
+        configure_logs(level, form, file, time.monotonic_ns)
+    except OSError as exc:
+        raise StartFailed(
+            f"cannot append to the log file {file}: {exc.strerror}. Choose another one with --log-file, or none"
+        ) from exc
+    if file is not None:  # standard output has the ready line; a file of its own shows where a process begins
+        log.info("starting", version=ropewalk.__version__, pid=os.getpid())
+
+
+def refuse_unfit_interpreter() -> None:
+    if sys.platform != "linux":
+        raise StartFailed(
+            f"the server runs on Linux only, this is {sys.platform}; the client works everywhere"
+        )
+    if not __debug__:
+        raise StartFailed(
+            "started with -O, which strips the checks that keep the log honest: start without it"
+        )
+
+
+def raise_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def refuse_few_descriptors() -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit != resource.RLIM_INFINITY and limit < _DESCRIPTORS_MIN:
+        raise StartFailed(
+            f"this process may open {limit} files at once, and a broker needs {_DESCRIPTORS_MIN} at the least "
+            f"(thousands for as many clients): raise the limit with `ulimit -n`, or LimitNOFILE= of a systemd unit"
+        )
+
+
+def connections_max() -> int:
+    """Return the number of descriptors for connections; the store keeps the rest for segments and queue files."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max(limit - _STORE_FILES, limit // 4) if limit != resource.RLIM_INFINITY else _CONNECTIONS_MAX
+
+
+def way_out(exc: OSError, any_port: str, other_address: str) -> str:
+    """Return the advice for an address that cannot be listened on."""
+    if exc.errno == errno.EADDRINUSE:
+        return f"Stop what uses it, or choose another port ({any_port} takes any free one)"
+    if exc.errno == errno.EACCES:
+        return f"Ports below 1024 need privileges: choose another one ({any_port} takes any free one)"
+    return f"Is that an address of this machine? Choose another one with {other_address}"

@@ -1,0 +1,107 @@
+"""The process `ropewalk namesrv`: a name server on its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import structlog
+import trio
+
+import ropewalk
+from broker.namesrv.handlers import name_server_handlers
+from broker.namesrv.server import EXPIRE_INTERVAL_S, NameServer
+from broker.process.launch import (
+    StartFailed,
+    monotonic_ms,
+    open_log,
+    raise_file_limit,
+    refuse_unfit_interpreter,
+    stop_signals,
+    way_out,
+)
+from broker.process.options import NamesrvOptions
+from broker.process.service_manager import notify
+from broker.remoting.session import PartialFrameBudget, Session
+from broker.remoting.shell import Shell
+from ropewalk.client.core.addresses import Address
+
+log = structlog.get_logger("broker.process")
+
+
+class NamesrvProcess:
+    """A name server on its own."""
+
+    peer_reply_expected = False
+    next_turn_s = None
+
+    def __init__(self) -> None:
+        self.shell = Shell(self)
+        self.name_server = NameServer(monotonic_ms)
+        self._budget = PartialFrameBudget()
+
+    def begin_turn(self) -> None:
+        pass
+
+    def end_turn(self) -> None:
+        pass
+
+    def on_wakeup(self) -> None:
+        pass
+
+    def on_priority_served(self) -> None:
+        pass
+
+    def start(self, options: NamesrvOptions) -> int:
+        handlers = name_server_handlers(self.name_server)
+        try:
+            return self.shell.listen(
+                options.host,
+                options.port,
+                lambda link: Session(link, handlers, self.name_server.closed, budget=self._budget),
+            )
+        except OSError as exc:
+            raise StartFailed(
+                f"cannot listen on {options.host}:{options.port}: {exc.strerror}. "
+                + way_out(exc, "--port 0", "--host ADDRESS")
+            ) from exc
+
+    async def run(self, ready_line: str) -> None:
+        with trio.open_signal_receiver(*stop_signals()) as signals:
+            print(ready_line, flush=True)
+            notify("READY=1")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.shell.run)
+                nursery.start_soon(self._sweep)
+                async for number in signals:
+                    log.info("stopping", signal=signal.Signals(number).name)
+                    notify("STOPPING=1")
+                    break
+                nursery.cancel_scope.cancel()
+
+    async def _sweep(self) -> None:
+        seconds = 0
+        while True:
+            await trio.sleep(1)
+            seconds += 1
+            self.shell.sweep()
+            if seconds % EXPIRE_INTERVAL_S == 0:
+                self.name_server.expire()
+
+
+def run_namesrv(options: NamesrvOptions) -> None:
+    """Run a name server in the foreground."""
+    refuse_unfit_interpreter()
+    open_log(options.log_level, options.log_format, options.log_file)
+    raise_file_limit()
+    process = NamesrvProcess()
+    port = process.start(options)
+    address = str(Address(options.host, port))
+    if options.json:
+        line = json.dumps({"version": ropewalk.__version__, "namesrv": address})
+    else:
+        line = f"ropewalk {ropewalk.__version__} name server ready: {address}"
+    try:
+        trio.run(process.run, line)
+    finally:
+        process.shell.close()

@@ -1,0 +1,76 @@
+"""`TableSaver`: the tables of a broker on disk, and the settings that were changed while it ran in their file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import structlog
+import trio
+
+from broker.settings.config import keep_settings
+from broker.state import json_file
+
+__all__ = ["TableSaver"]
+
+log = structlog.get_logger("broker.process")
+
+Dumps = Mapping[Path, tuple[int, Callable[[], bytes]]]
+"""By file: the version of a table, and its content as it is now."""
+
+
+class TableSaver:
+    """The files of a broker's tables, as far as they are behind the tables."""
+
+    def __init__(self, config_file: Path | None) -> None:
+        """Begin with no table written; changed settings are kept in `config_file`."""
+        self._config_file = config_file
+        self._saved: dict[Path, int] = {}
+        self._soon = trio.Event()
+        self._settings: dict[str, str] = {}
+        """Settings that were changed while running, and are not in the file yet."""
+
+    def save_soon(self) -> None:
+        """Have changes written at once, and not only when the interval is over."""
+        self._soon.set()
+
+    def keep(self, changes: dict[str, str]) -> None:
+        """Have changed settings be written to the configuration file."""
+        if self._config_file is None:
+            log.warning("there is no configuration file to keep the change in: it ends with this process")
+            return
+        self._settings.update(changes)
+        self._soon.set()
+
+    def forget(self) -> None:
+        """Forget which tables are written: another broker has tables of its own."""
+        self._saved.clear()
+
+    async def wait(self, interval_s: float) -> None:
+        """Wait until something is to be written soon, or the interval is over."""
+        with trio.move_on_after(interval_s):
+            await self._soon.wait()
+        self._soon = trio.Event()
+
+    async def save_settings(self) -> None:
+        """Write the changed settings; where that fails it is tried again later."""
+        settings, self._settings = self._settings, {}
+        if settings and self._config_file is not None:
+            try:
+                await trio.to_thread.run_sync(keep_settings, self._config_file, settings)
+            except OSError as exc:
+                log.error("cannot keep changed settings", path=str(self._config_file), reason=str(exc))
+                self._settings = settings | self._settings
+
+    async def save_tables(self, dumps: Dumps) -> None:
+        """Write the tables that have changed; one that cannot be written is tried again later."""
+        for path, (version, dump) in dumps.items():
+            if self._saved.get(path) != version:
+                data = dump()
+                try:
+                    await trio.to_thread.run_sync(json_file.save, path, data)
+                except OSError as exc:
+                    # The older generation is whole; what could not be written is tried again at the next round.
+                    log.error("cannot write a config file", path=str(path), reason=str(exc))
+                else:
+                    self._saved[path] = version

@@ -1,0 +1,179 @@
+"""`SlaveHello`: with the HA connection open, compare the logs; only a log that continues the master's goes on.
+
+    slave   --ROPEWALK_SLAVE_HELLO-->   its log, and the sums of its end
+    slave   <--Welcome--                its master's log, epochs, and sums
+    slave   --ROPEWALK_LOG_SUMS, ROPEWALK_LOG_BYTES-->   until it knows where the logs part
+
+The comparison is `ha.group.divergence`'s. A log with a part of its own is cut by the process, which closes the store.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+import trio
+
+from broker.remoting.shell import Connection
+from broker.replication.log_view import LogPins
+from broker.replication.slave.peer import CALL_S, NotSame, Peer
+from broker.replication.slave.slave_broker import SlaveBroker
+from ha.group.divergence import Bytes, Compared, Extent, Finding, LogQuery, compare, sums_of, tail
+from ha.group.epochs import Epochs
+from ha.group.hello import Hello, RangesRequest, Sums, Welcome, decode_untrusted
+from ropewalk.client.aio.connection import open_connection
+from ropewalk.codes import RequestCode
+from ropewalk.errors import RopewalkError
+from store.offline.diverged import About
+
+__all__ = ["COMPARE_S", "SlaveHello"]
+
+log = structlog.get_logger("broker.ha")
+
+COMPARE_S = 30.0
+
+
+class SlaveHello:
+    """The hello of one broker, for each HA connection anew."""
+
+    def __init__(self, broker: SlaveBroker) -> None:
+        self._broker = broker
+
+    async def before_report(self, connection: Connection) -> None:
+        """Say hello about this connection, and compare the logs. Raises OSError where the slave must not go on."""
+        address = self._broker.master_address
+        try:
+            async with open_connection(address, timeout=CALL_S) as link:
+                peer = await Peer.of(link, self._broker.secret)
+                if peer is None:
+                    self._begin_with_rocketmq(address)
+                    return
+                await self._hello(peer, address, connection)
+        except (RopewalkError, OSError) as exc:
+            raise NotSame(str(exc)) from exc
+
+    def _begin_with_rocketmq(self, address: str) -> None:
+        epoch = self._broker.member.record.promised_epoch
+        if epoch or self._broker.secret:
+            why = f"epoch {epoch} was accepted here" if epoch else "this group has a ropewalkSecret"
+            raise NotSame(f"{address} is a RocketMQ broker, which knows nothing of either: {why}")
+        if not self._broker.context.store.log.segments:
+            log.info("a RocketMQ master gives an empty slave its newest segment only", master=address)
+
+    async def _hello(self, peer: Peer, address: str, connection: Connection) -> None:
+        broker, member = self._broker, self._broker.member
+        config, store = broker.context.config, broker.context.store
+        record = member.record
+        view = LogPins(store.log, store.whole_end if store.log.segments else 0, store.damage)
+        try:
+            ranges = tail(view.begin, view.end)
+            sums = await trio.to_thread.run_sync(sums_of, view, ranges)
+            host, port = connection.local
+            hello = Hello(
+                cluster=config.broker_cluster_name,
+                broker_name=config.broker_name,
+                broker_id=record.broker_id,
+                address=member.address,
+                socket=f"{host}:{port}",
+                promised_epoch=record.promised_epoch,
+                begin=view.begin,
+                end=view.end,
+                segment_size=store.log.segment_size,
+                epochs=member.epochs.pairs(),
+                ranges=list(ranges),
+                sums=list(sums),
+                policy_version=member.on_disk.policy.version,
+                policy_epoch=member.on_disk.leader_epoch,
+            )
+            body = await peer.ask(RequestCode.ROPEWALK_SLAVE_HELLO, hello, COMPARE_S)
+            welcome = decode_untrusted(Welcome, body)
+            if not member.core.listens_to(welcome.leader_epoch):
+                raise NotSame(
+                    f"{address} leads epoch {welcome.leader_epoch}, and {member.record.promised_epoch} is accepted here"
+                )
+            if welcome.leader_epoch > member.record.leader_epoch:
+                await broker.become_slave(welcome.leader_epoch, address, welcome.policy)
+                raise NotSame(f"epoch {welcome.leader_epoch} has begun: connecting anew")
+            epochs = Epochs.of(welcome.epochs)
+            mine = Extent(view.begin, view.end)
+            theirs = Extent(welcome.begin, welcome.end)
+            parted = member.epochs.agree_up_to(mine.end, epochs, theirs.end)
+            if tuple(welcome.sums) == sums and None not in sums:
+                found = Compared(Finding.SAME, view.end)
+            else:
+                found = await self._compare(peer, view, mine, theirs)
+        except ValueError as exc:
+            raise NotSame(f"{address} says what makes no sense: {exc}") from exc
+        finally:
+            view.release()
+        self._check_followed(address, welcome.leader_epoch)
+        self._judge(found, mine, theirs, address, welcome.leader_epoch, parted)
+        await broker.saved(lambda done: member.adopt_epochs(epochs, done))
+        self._check_followed(address, welcome.leader_epoch)
+        await broker.saved(lambda done: member.adopt_policy(welcome.policy, done))
+        member.tables.forget_progress()
+
+    def _check_followed(self, address: str, epoch: int) -> None:
+        """Reject what a master said that was overtaken meanwhile. Raises `NotSame`.
+
+        A member that was promoted while it compared its log has to keep what it was promoted for.
+        """
+        core = self._broker.member.core
+        if not core.listens_to(epoch) or core.record.leader_epoch != epoch:
+            raise NotSame(
+                f"{address} leads epoch {epoch}, and meanwhile {core.record.promised_epoch} was accepted here"
+            )
+
+    async def _compare(self, peer: Peer, view: LogPins, mine: Extent, theirs: Extent) -> Compared:
+        """Ask the master what the search wants to know; the own log is read by a thread."""
+        search = compare(view, mine, theirs)
+        answer: Any = None
+
+        def step() -> LogQuery | Compared:
+            try:
+                return search.send(answer)
+            except StopIteration as end:
+                found: Compared = end.value
+                return found
+
+        while True:
+            asked = await trio.to_thread.run_sync(step)
+            if isinstance(asked, Compared):
+                return asked
+            if isinstance(asked, Bytes):
+                question = RangesRequest([(asked.start, asked.end)])
+                answer = await peer.ask(RequestCode.ROPEWALK_LOG_BYTES, question, COMPARE_S)
+            else:
+                question = RangesRequest(list(asked.ranges))
+                answer = decode_untrusted(
+                    Sums, await peer.ask(RequestCode.ROPEWALK_LOG_SUMS, question, COMPARE_S)
+                ).sums
+
+    def _judge(
+        self, found: Compared, mine: Extent, theirs: Extent, address: str, epoch: int, parted: int
+    ) -> None:
+        """Go on, or say why not; a log that has to be cut is left to the process."""
+        if found.finding is Finding.SAME:
+            return
+        here, there = f"{mine.begin} to {mine.end}", f"{theirs.begin} to {theirs.end}"
+        if found.finding is Finding.STRANGERS:
+            raise NotSame(
+                f"the log here ({here}) and that of {address} ({there}) have no record in common. Nothing was "
+                "changed: if the master's is the right one, move this slave's store away, and it starts with a copy"
+            )
+        begin = found.common
+        why = f"{mine.end - begin} bytes that {address} does not have, from {begin} on"
+        if found.finding is Finding.BEHIND:
+            begin, why = (
+                mine.begin,
+                f"the log ends at {mine.end}, and that of {address} begins at {theirs.begin}",
+            )
+        log.warning(
+            "this log is not the beginning of its master's",
+            finding=found.finding.value,
+            why=why,
+            writers_part_at=parted,
+        )
+        about = About(why, begin, mine.end, self._broker.context.now_ms(), address, epoch)
+        self._broker.member.request_cut(about, behind=found.finding is Finding.BEHIND)
+        raise NotSame(f"the log has to be cut first: {why}")

@@ -1,0 +1,101 @@
+"""`SlaveBroker`: this broker as its conversation with other members changes it.
+
+Each change of its state is made in a turn of its own, between two awaits; a role counts once it is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
+import trio
+
+from broker.context import BrokerContext
+from broker.remoting.shell import Shell
+from broker.replication.group_member import Turns
+from broker.replication.master_slave import Replication
+from broker.replication.member import HaMember
+from broker.replication.slave.peer import NotSame
+from ha.group.roles import QuorumPolicy, RoleDecision, RoleRecord
+
+__all__ = ["SlaveBroker", "master_address"]
+
+log = structlog.get_logger("broker.ha")
+
+TROUBLE_S = 2.0
+
+
+def master_address(record: RoleRecord, replication: Replication, configured: str) -> str:
+    """Return the master's remoting address: by epoch, name server, configuration, or next to its HA port."""
+    known = record.master or replication.master_address or configured
+    if known or not replication.master_ha:
+        return known
+    host, _, port = replication.master_ha.rpartition(":")
+    return f"{host}:{int(port) - 1}"
+
+
+class SlaveBroker:
+    """The broker, its role and its turns."""
+
+    def __init__(
+        self, context: BrokerContext, member: HaMember, replication: Replication, turns: Turns, shell: Shell
+    ) -> None:
+        self.context = context
+        self.member = member
+        self.replication = replication
+        self.secret = context.config.ropewalk_secret
+        self._turns = turns
+        self._shell = shell
+        self._troubles: dict[str, tuple[float, str]] = {}
+        """Faults by name: since when each has lasted, and the part of it that was logged."""
+
+    @property
+    def master_address(self) -> str:
+        """Return the master's remoting address; empty while it is not known."""
+        return master_address(
+            self.member.record, self.replication, self.context.config.ropewalk_master_address
+        )
+
+    def follows(self, address: str) -> bool:
+        """Return whether this broker follows the master at an address."""
+        return not self.member.core.is_master and self.master_address == address
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """A turn of the broker, in which its state may change."""
+        self._turns.begin_turn()
+        try:
+            yield
+        finally:
+            self._turns.end_turn()
+            self._shell.flush()
+
+    async def saved(self, begin: Callable[[Callable[[], None]], None]) -> None:
+        """Begin something that ends with a record on disk, and wait for that."""
+        done = trio.Event()
+        with self.turn():
+            begin(done.set)
+        await done.wait()
+
+    def report_trouble(self, what: str, trouble: str | None) -> None:
+        """Tell people once of a trouble that lasts, and once when it is over; one that is soon over is not told."""
+        now = trio.current_time()
+        if trouble is None:
+            if self._troubles.pop(what, (0.0, ""))[1]:
+                log.info("over", trouble=what)
+            return
+        since, told = self._troubles.setdefault(what, (now, ""))
+        if told != trouble and now - since >= TROUBLE_S:
+            self._troubles[what] = since, trouble
+            log.warning(what, reason=trouble)
+
+    async def become_slave(self, epoch: int, address: str, policy: QuorumPolicy, broker_id: int = 0) -> None:
+        """Follow the master of an epoch, and wait until that is on disk. Raises `NotSame` where it is refused."""
+        member = self.member
+        decision: RoleDecision = member.core.follow(
+            epoch, broker_id or member.record.broker_id, address, policy
+        )
+        if decision.refusal is not None:
+            raise NotSame(decision.refusal)
+        await self.saved(lambda done: member.apply_decision(decision, done))
