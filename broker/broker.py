@@ -245,10 +245,17 @@ class Broker:
             context.catch_up_pulls,
             self.statistics,
             self.filters,
+            self.group.limits,
             monotonic_ms=monotonic_ms,
         )
         self._bulk = bulk = BulkPull(
-            bulk_rules(config), self.store, self.bulk_reader, self.topics, self.groups, self.statistics
+            bulk_rules(config),
+            self.store,
+            self.bulk_reader,
+            self.topics,
+            self.groups,
+            self.statistics,
+            self.group.limits,
         )
         replies = ReplyProcessor(
             sends,
@@ -409,7 +416,7 @@ class Broker:
         self.sinks.role_changed()
 
     def _role_changed(self) -> None:
-        self._sends.wait(self.store.config.sync_flush or self.group.waits)
+        self._sends.wait(self.store.config.sync_flush or self.group.limits.waits)
         self.transactions.role_changed()
         self.sinks.role_changed()
         if self.group.is_leader:
@@ -500,7 +507,8 @@ class Broker:
 
         `kinds` and `read_at` as `AckQueue.add` wants them.
         """
-        if self.group.waits and not self.group.available:
+        limits = self.group.limits
+        if limits.waits and not limits.available:
             self.rpc_times.clock_now()
             code = ResponseCode.SLAVE_NOT_AVAILABLE
             release(self.rpc_times, owed, kinds, read_at, code, _TOO_FEW_SLAVES)
@@ -509,8 +517,8 @@ class Broker:
         self.acks.add(
             owed,
             self.store.log.end_offset,
-            now + self.config.sync_flush_timeout,
-            now + self.group.patience_ms,
+            now + self.context.config.sync_flush_timeout,
+            now + limits.patience_ms,
             kinds=kinds,
             read_at=read_at,
         )
@@ -553,10 +561,7 @@ class Broker:
     def begin_turn(self) -> None:
         self.rpc_times.clock_now()
         self.store.begin_turn()
-        pulls, group = self.pulls, self.group
-        group.begin_turn()
-        pulls.closed = self._bulk.closed = group.unread
-        pulls.is_slave, pulls.has_master = not group.is_leader, group.has_master
+        self.group.begin_turn()
 
     def share_time(self, now_s: float, idle_s: float) -> None:
         """Read for consumers that were put off, as far as the loop has time, which waited `idle_s` in its life. HOT."""
@@ -589,12 +594,15 @@ class Broker:
         store = self.store
         if self.intake is not None:
             self.intake.flush_deferred()
-        self.transactions.end_turn()
+        transactions = self.transactions
+        if transactions.halves.decided:
+            transactions.end_turn()
         if self._topics_stale:
             self.publish_topics()
         self.group.end_turn()
         store.publish()
-        self.transactions.published()
+        if transactions.questions:
+            transactions.published()
         while store.woken:
             woken = dict.fromkeys(store.woken)
             store.woken.clear()
@@ -614,8 +622,9 @@ class Broker:
         self.acks.abandon(self.group.confirmed, ResponseCode.SLAVE_NOT_AVAILABLE, _TOO_FEW_SLAVES)
 
     def _complete_acks(self) -> None:
-        if len(self.acks):
-            self.acks.complete(min(self._flushed(), self.group.confirmed))
+        if self.acks.count:
+            confirmed = self.group.confirmed
+            self.acks.complete(min(self._flushed(), confirmed) if self.store.config.sync_flush else confirmed)
 
     def _flushed(self) -> int:
         """Through where answers need not wait for the disk."""

@@ -40,11 +40,11 @@ class Refusal:
         context = self._context
         if context.stopping:
             return ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down"
-        if (refused := self.group.refused) is not None:
+        if (refused := self.group.limits.refused) is not None:
             return refused
         if (why := context.store.refusal) is not None:
             return ResponseCode.SERVICE_NOT_AVAILABLE, why
-        if len(context.acks) >= ACKS_WAITING_MAX:
+        if context.acks.count >= ACKS_WAITING_MAX:
             return ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many messages wait for the disk"
         if self._stalled_until_ms:
             if context.monotonic_ms() < self._stalled_until_ms:

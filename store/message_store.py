@@ -434,6 +434,8 @@ class MessageStore:
         self._appender.deferred = self.config.sync_flush or offset != NO_LIMIT
 
     def _move_readable(self) -> None:
+        if self.readable_limit <= self.readable_offset:  # HOT: as it mostly is where slaves are waited for
+            return
         offset = self.flushed_offset if self.config.sync_flush else self.whole_end
         offset = min(offset, self.readable_limit)
         if offset <= self.readable_offset:

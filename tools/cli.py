@@ -127,6 +127,7 @@ def run(servers: Collection[str]) -> NoReturn:
     command = next((word for word in words if not word.startswith("-")), None)
     if command in servers:
         if not {"-h", "--help"} & set(words):  # now, while a Ctrl-C still ends the process silently
+            _import_structlog_alone()
             importlib.import_module(
                 "broker.process.main" if command == "broker" else "broker.process.namesrv"
             )
@@ -143,6 +144,17 @@ def run(servers: Collection[str]) -> NoReturn:
     except OutputFailed as exc:
         sys.exit(ended_by_output(exc, as_json="--json" in words))
     sys.exit(OK)
+
+
+def _import_structlog_alone() -> None:
+    """Import structlog as if rich were not installed, with which it could draw tracebacks on a terminal.
+
+    A server's log has none of these, and a tenth of its start went into rich.
+    """
+    if "rich" not in sys.modules:
+        sys.modules["rich"] = None  # type: ignore[assignment]
+        importlib.import_module("structlog")
+        del sys.modules["rich"]
 
 
 def _leave(number: int, frame: object) -> NoReturn:

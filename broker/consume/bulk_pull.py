@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from broker.consume.pull import code_of
 from broker.remoting.session import Request, Session
 from broker.state.groups import GroupTable
+from broker.state.ha_status import GroupLimits
 from broker.state.statistics import Statistics
 from broker.state.subscription import TAG, SubscriptionData, SubscriptionParseError
 from broker.state.topics import TopicTable
@@ -49,10 +50,10 @@ class BulkPull:
         topics: TopicTable,
         groups: GroupTable,
         statistics: Statistics,
+        limits: GroupLimits,
     ) -> None:
         self.rules = rules
-        self.closed: str | None = None
-        """The reason why no request is served now: a broker must not be read while it finds out what it has."""
+        self._limits = limits
         self._store = store
         self._reader = reader
         self._topics = topics
@@ -61,8 +62,8 @@ class BulkPull:
 
     def pull(self, session: Session, request: Request) -> None:
         """Handle one request, and answer it now or when the disk has been read."""
-        if self.closed is not None:
-            session.answer(request, ResponseCode.SYSTEM_BUSY, self.closed)
+        if self._limits.unread is not None:  # a broker must not be read while it finds out what it has
+            session.answer(request, ResponseCode.SYSTEM_BUSY, self._limits.unread)
             return
         header = request.header(BulkPullHeader, _decode)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id

@@ -19,6 +19,7 @@ from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Request, Session
 from broker.state.clients import BROADCASTING, ClientRegistry
 from broker.state.groups import GroupTable, SubscriptionGroupConfig
+from broker.state.ha_status import GroupLimits
 from broker.state.offsets import OffsetTable
 from broker.state.statistics import Statistics
 from broker.state.subscription import TAG, SubscriptionData, SubscriptionParseError
@@ -89,6 +90,7 @@ class PullProcessor:
         catch_up: CatchUpPulls,
         statistics: Statistics,
         filters: FilterTable,
+        limits: GroupLimits,
         *,
         monotonic_ms: Callable[[], int],
     ) -> None:
@@ -107,11 +109,7 @@ class PullProcessor:
         self._monotonic_ms = monotonic_ms
         self.commit: Callable[[str, str, int, int], object] = offsets.commit
         """Take the offset that a pull commits: group, topic, queue id, offset. Raises ValueError where none can be."""
-        self.closed: str | None = None
-        """Why nothing is read from this broker at the moment, or None."""
-        self.is_slave = False
-        self.has_master = False
-        """Whether this slave's master is connected, and serves consumers that this broker does not."""
+        self._limits = limits
         self.configure(rules)
 
     def configure(self, rules: PullRules) -> None:
@@ -123,7 +121,7 @@ class PullProcessor:
         header = request.header(PullMessageHeader, _decode)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         try:
-            config = self._admit(group, topic, queue_id, request.code, self.closed)
+            config = self._admit(group, topic, queue_id, request.code, self._limits.unread)
             subscription = self._subscription(group, topic, header, config.consume_broadcast_enable)
             wanted = None
             if subscription.expression_type != TAG and not subscription.class_filter:
@@ -189,7 +187,7 @@ class PullProcessor:
         header = template.header
         group, topic = header.consumer_group, header.topic
         try:
-            config = self._admit(group, topic, queue_id, RequestCode.PULL_MESSAGE, self.closed)
+            config = self._admit(group, topic, queue_id, RequestCode.PULL_MESSAGE, self._limits.unread)
             if template.subscription is None:
                 subscription = self._known_subscription(group, topic, header, config.consume_broadcast_enable)
                 if not subscription.wants_all:
@@ -339,8 +337,9 @@ class PullProcessor:
         """Hold the pull if there is nothing for it yet; return whether it is held."""
         if not held.session.is_open or self._hold.is_full or held.deadline_ms <= self._monotonic_ms():
             return False
-        if self.is_slave and (self.has_master or result.status is GetStatus.OFFSET_OVERFLOW_BADLY):
-            if self.has_master:
+        limits = self._limits
+        if not limits.is_leader and (limits.has_master or result.status is GetStatus.OFFSET_OVERFLOW_BADLY):
+            if limits.has_master:
                 return False  # at the end of a queue the master has what comes next
             # This slave lacks what the consumer has read: it waits for it, and is never sent back.
             self._hold.park(held)
@@ -371,7 +370,7 @@ class PullProcessor:
             self._read(held, may_hold=not last)
 
     def _read_put_off(self, held: HeldPull, *, may_hold: bool) -> None:
-        if self._is_still_admitted(held, self.closed):
+        if self._is_still_admitted(held, self._limits.unread):
             self._read(held, may_hold=may_hold)
 
     def _is_still_admitted(self, held: HeldPull, closed: str | None) -> bool:
@@ -436,7 +435,8 @@ class PullProcessor:
         only be late itself: what it has next counts to clients, whatever the code is.
         """
         code = code_of(result.status, offset)
-        if not (self._rules.slave_reads or self.is_slave):
+        limits = self._limits
+        if limits.is_leader and not self._rules.slave_reads:
             return code, 0, result.next_offset
         config = self._groups.get(group)
         looked = result.status in (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE)
@@ -445,11 +445,11 @@ class PullProcessor:
         suggested = 0
         if self._rules.slave_reads and config is not None:
             suggested = config.which_broker_when_consume_slowly if slow else config.broker_id
-        if self.is_slave:
+        if not limits.is_leader:
             if code == ResponseCode.PULL_OFFSET_MOVED and result.status is not GetStatus.OFFSET_RESET:
                 master = config.broker_id if config is not None else 0
                 return ResponseCode.PULL_RETRY_IMMEDIATELY, master, offset
-            if self.has_master and not slow:
+            if limits.has_master and not slow:
                 suggested = 0
                 if result.status is not GetStatus.FOUND:
                     code = ResponseCode.PULL_RETRY_IMMEDIATELY

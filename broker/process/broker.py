@@ -77,6 +77,7 @@ class BrokerProcess:
         self._metrics_server: MetricsServer | None = None
         self._ports: Ports
         self._ip: str
+        self.next_turn_s: float | None = None
         self._paused = False
         """Whether the store is closed for a moment, and nobody is served."""
         self._is_reopening = False
@@ -92,6 +93,7 @@ class BrokerProcess:
     def end_turn(self) -> None:
         if not self._paused:
             self.broker.end_turn()
+        self.next_turn_s = None if self._paused else self.broker.next_turn_s
 
     def on_wakeup(self) -> None:
         if not self._paused:
@@ -104,10 +106,6 @@ class BrokerProcess:
     @property
     def peer_reply_expected(self) -> bool:
         return not self._paused and self.broker.peer_reply_expected
-
-    @property
-    def next_turn_s(self) -> float | None:
-        return None if self._paused else self.broker.next_turn_s
 
     # -- start -----------------------------------------------------------------------------------------
 

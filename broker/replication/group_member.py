@@ -3,11 +3,9 @@
     MasterSlaveMember   a master and slaves that follow its log (`master_slave_member`)
     LedgerMember        a member of a Raft group: DLedger mode (`dledger.member`)
 
-The broker asks its member three kinds of things: what this turn may do (`refused`, `unread`, `is_leader`), how far
-producers may be answered (`waits`, `available`, `confirmed`), and to do its share at the turn's begin and end. The
-process asks it for its identity at name servers, for the words of the ready line, and to run. Nobody asks how.
-
-All methods are called on the loop; `refused`, `unread` and `available` are judged in `begin_turn` for the whole turn.
+The broker asks its member three kinds of things: what this turn may do (`limits`), how far producers may be
+answered (`confirmed`), and to do its share at the turn's begin and end. The process asks it for its identity at name
+servers, for the words of the ready line, and to run. Nobody asks how. All methods are called on the loop.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker.remoting.shell import Connection, Session, Shell
-from broker.state.ha_status import HaStatus
+from broker.state.ha_status import GroupLimits, HaStatus
 from store.log.commitlog import StoreDamaged
 from store.offline.diverged import About
 
@@ -112,24 +110,8 @@ class GroupMember(Protocol):
     # -- limits of a turn
 
     @property
-    def refused(self) -> tuple[int, str] | None:
-        """Return why no message is taken in this turn, as code and text."""
-
-    @property
-    def unread(self) -> str | None:
-        """Return why consumers are not served in this turn, or None."""
-
-    @property
-    def has_master(self) -> bool:
-        """Return whether this is a slave with a living master, to which consumers may be sent."""
-
-    @property
-    def waits(self) -> bool:
-        """Return whether producers are answered when other members have their messages, and not before."""
-
-    @property
-    def available(self) -> bool:
-        """Return whether there are enough members to wait for."""
+    def limits(self) -> GroupLimits:
+        """Return the limits, always the same object."""
 
     @property
     def confirmed(self) -> int:
@@ -138,10 +120,6 @@ class GroupMember(Protocol):
     @property
     def covers_flush(self) -> bool:
         """Return whether `confirmed` tells of flushed bytes, those of this broker included."""
-
-    @property
-    def patience_ms(self) -> int:
-        """Return how long an answer waits for other members."""
 
     def peer_awaited(self, answers_wait: bool, sync_flush: bool) -> bool:
         """Return whether the next event is likely to be a message from another member."""

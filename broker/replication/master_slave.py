@@ -21,7 +21,7 @@ import trio
 
 from broker.remoting.shell import Connection, Shell
 from broker.settings.config import BrokerConfig
-from broker.state.ha_status import HaStatus, MasterLink, SlaveLink
+from broker.state.ha_status import GroupLimits, HaStatus, MasterLink, SlaveLink
 from ha.group.roles import ASYNC_MASTER, SLAVE, SYNC_MASTER
 from ha.stream.client import ClientState, HaClient, Stream
 from ha.stream.connection import HaConnection, HaRules
@@ -57,14 +57,7 @@ class Replication:
         """`now_ms` is the clock that nobody sets."""
         self.role = config.broker_role
         self.store = store
-        self.waits = False
-        """Whether producers are answered when slaves have their messages, and not before."""
-        self.available = True
-        """Whether there are enough slaves to wait for, as of this turn."""
-        self.refused: tuple[int, str] | None = None
-        """Why no message is taken in this turn on account of the role, as code and text."""
-        self.unread: str | None = None
-        """Why consumers are not served in this turn on account of the role, or None."""
+        self.limits = GroupLimits(is_leader=self.role != SLAVE, patience_ms=config.slave_timeout)
         self.fence: str | None = None
         """Why a master must not take messages for the moment; whoever sets it clears it."""
         self.master_ha = ""
@@ -96,6 +89,8 @@ class Replication:
         self._ack_after_flush = config.ack_after_flush
         self._slave_reads = config.slave_read_enable
         self._now_ms = now_ms
+        self._judged_by: tuple[bool, str] | None = None
+        """The link and the master's address by which a slave's limits were judged; None while this is no slave."""
         self._dirty = False
         """Whether slaves, or what they have, may be others than at the last count."""
         self._live = 0
@@ -145,11 +140,11 @@ class Replication:
         if in_sync_replicas is None:
             in_sync_replicas = self._in_sync_replicas if role == SYNC_MASTER else 1
         needed = in_sync_replicas - 1
-        self.waits = needed > 0
+        self.limits.is_leader, self.limits.waits = True, needed > 0
         self._dirty = True
         self.transfer = GroupTransfer(needed, self._slave_timeout, self.store.log.end_offset)
         self.service.begin()
-        self.store.limit_readable(self.transfer.decided if self.waits else NO_LIMIT)
+        self.store.limit_readable(self.transfer.decided if self.limits.waits else NO_LIMIT)
         self._judge()
         self.on_role()
 
@@ -157,7 +152,7 @@ class Replication:
         """Be a slave from now on: of whom, `learn` and the configuration tell."""
         self.service.end()
         self.role = SLAVE
-        self.waits = False
+        self.limits.is_leader = self.limits.waits = False
         self.transfer = GroupTransfer(0, self._slave_timeout, 0)
         if self.client is None:
             follower = self.store.follow()
@@ -205,12 +200,12 @@ class Replication:
     def require_acks(self, acks: int) -> None:
         """Wait for so many slaves from now on."""
         self._dirty = True
-        if (acks > 0) == self.waits:
+        if (acks > 0) == self.limits.waits:
             self.transfer.needed = acks
             return
-        self.waits = acks > 0
+        self.limits.waits = acks > 0
         self.transfer = GroupTransfer(acks, self._slave_timeout, self.store.log.end_offset)
-        self.store.limit_readable(self.transfer.decided if self.waits else NO_LIMIT)
+        self.store.limit_readable(self.transfer.decided if self.limits.waits else NO_LIMIT)
         self._judge()
         self.on_role()
 
@@ -218,36 +213,44 @@ class Replication:
         """Count reports anew, because other slaves may count."""
         self._dirty = True
 
-    @property
-    def confirmed(self) -> int:
-        """Return the offset through which producers may be acknowledged; -1 on a slave."""
-        return -1 if self.role == SLAVE else self.transfer.confirmed
-
     def _judge(self) -> None:
-        """Return the limits of this turn: whether there are slaves to wait for, and whether messages are taken."""
-        self.refused, self.available, self.unread = None, True, None
+        """Judge whether there are slaves to wait for, and whether messages are taken. HOT: mostly once a turn."""
         if self.role == SLAVE:
-            if not self._slave_reads and self.client is not None and self.client.link is not None:
-                self.unread = (
-                    "[REJECTREQUEST]this broker is a slave whose master is there (slaveReadEnable): consumers are "
-                    f"served by {self.master_address or self.master_ha}"
-                )
-            self.refused = (
-                ResponseCode.SYSTEM_BUSY,
-                f"[REJECTREQUEST]this broker is a slave and takes no messages; its master is "
-                f"{self.master_address or self.master_ha or 'not known yet'}",
-            )
-        elif self.fence is not None:
-            self.refused = ResponseCode.SERVICE_NOT_AVAILABLE, self.fence
-        elif self.waits or (self.role == SYNC_MASTER and self._min_in_sync > 1):
+            self._judge_slave()
+            return
+        limits = self.limits
+        limits.refused, limits.available, limits.unread, limits.has_master = None, True, None, False
+        self._judged_by = None
+        if self.fence is not None:
+            limits.refused = ResponseCode.SERVICE_NOT_AVAILABLE, self.fence
+        elif limits.waits or (self.role == SYNC_MASTER and self._min_in_sync > 1):
             copies = 1 + sum([self.counts(slave) for slave in self.service.in_sync()])
-            self.available = copies > self.transfer.needed
+            limits.available = copies > self.transfer.needed
             if self.role == SYNC_MASTER and copies < self._min_in_sync:
-                self.refused = (
+                limits.refused = (
                     ResponseCode.SYSTEM_ERROR,
                     f"[IN_SYNC_REPLICAS_NOT_ENOUGH]{copies} replicas are in sync, minInSyncReplicas is "
                     f"{self._min_in_sync}: nothing was stored",
                 )
+
+    def _judge_slave(self) -> None:
+        limits, client = self.limits, self.client
+        has_master = client is not None and client.link is not None
+        master = self.master_address or self.master_ha
+        if (has_master, master) == self._judged_by:
+            return
+        self._judged_by = has_master, master
+        limits.available, limits.has_master = True, has_master
+        limits.unread = (
+            "[REJECTREQUEST]this broker is a slave whose master is there (slaveReadEnable): consumers are served by "
+            f"{master}"
+            if has_master and not self._slave_reads
+            else None
+        )
+        limits.refused = (
+            ResponseCode.SYSTEM_BUSY,
+            f"[REJECTREQUEST]this broker is a slave and takes no messages; its master is {master or 'not known yet'}",
+        )
 
     @property
     def has_replicas(self) -> bool:
@@ -262,7 +265,7 @@ class Replication:
             )
         end, in_sync = self.source.end, self.service.in_sync()
         missing = None
-        if self.waits and len(in_sync) < self.transfer.needed:
+        if self.limits.waits and len(in_sync) < self.transfer.needed:
             missing = (
                 f"{len(in_sync)} of the {self.transfer.needed} slaves that an answer waits for are in sync"
             )
@@ -298,7 +301,12 @@ class Replication:
     # -- turns ---------------------------------------------------------------------------------------
 
     def begin_turn(self) -> None:
-        if self.waits or self.role != ASYNC_MASTER or self.fence is not None or self.refused is not None:
+        if (
+            self.limits.waits
+            or self.role != ASYNC_MASTER
+            or self.fence is not None
+            or self.limits.refused is not None
+        ):
             self._judge()
 
     def end_turn(self) -> None:
@@ -309,11 +317,11 @@ class Replication:
                 self.store.request_flush()
             client.turn_ended()
             return
-        if self.waits:
+        if self.limits.waits:
             transfer = self.transfer
             self._count_reports()
             if (end := self.store.log.end_offset) > transfer.noted:
-                transfer.appended(end, self._now_ms(), available=self.available)
+                transfer.appended(end, self._now_ms(), available=self.limits.available)
             if self._live < transfer.needed and transfer.waits:
                 self._abandon()
             # Else what may be seen is shown as the turn ends.
@@ -324,14 +332,14 @@ class Replication:
 
     def apply_reports(self) -> None:
         """Within a turn: what slaves have reported counts from now on, and consumers see as much. HOT."""
-        if self.waits and self.client is None:
+        if self.limits.waits and self.client is None:
             self._count_reports()
             if self.transfer.decided != self.store.readable_limit:
                 self.store.limit_readable(self.transfer.decided)
 
     def _count_last_report(self) -> None:
         """Count what a slave reported in the turn in which it leaves: its producers are answered for good."""
-        if self.waits and self.client is None:
+        if self.limits.waits and self.client is None:
             self._count_reports()
 
     def _count_reports(self) -> None:
@@ -358,7 +366,7 @@ class Replication:
 
     def replicate_early(self) -> None:
         """Within a turn: slaves that are waited for get what there is, and work on it while this turn goes on."""
-        if self.waits:
+        if self.limits.waits:
             self.service.replicate_early()
 
     def tick(self) -> None:

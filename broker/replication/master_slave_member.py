@@ -34,8 +34,14 @@ class MasterSlaveMember:
     ) -> None:
         """`run` and `follow_delays` as `HaMember` wants them."""
         self._context = context
-        self.replication = Replication(context.config, context.store, context.monotonic_ms)
-        self.member = HaMember(context, self.replication, run, follow_delays=follow_delays)
+        self.replication = replication = Replication(context.config, context.store, context.monotonic_ms)
+        self.member = HaMember(context, replication, run, follow_delays=follow_delays)
+        self.limits = replication.limits
+        # HOT: the methods themselves, without a call in between.
+        self.begin_turn = replication.begin_turn
+        self.replicate_early = replication.replicate_early
+        self.apply_reports = replication.apply_reports
+        self.end_turn = replication.end_turn
 
     # -- identity ------------------------------------------------------------------------------------
 
@@ -69,7 +75,7 @@ class MasterSlaveMember:
 
     @property
     def is_leader(self) -> bool:
-        return not self.replication.is_slave
+        return self.limits.is_leader
 
     @property
     def broker_id(self) -> int:
@@ -106,37 +112,12 @@ class MasterSlaveMember:
     # -- limits of a turn ----------------------------------------------------------------------------
 
     @property
-    def refused(self) -> tuple[int, str] | None:
-        return self.replication.refused
-
-    @property
-    def unread(self) -> str | None:
-        return self.replication.unread
-
-    @property
-    def has_master(self) -> bool:
-        client = self.replication.client
-        return client is not None and client.link is not None
-
-    @property
-    def waits(self) -> bool:
-        return self.replication.waits
-
-    @property
-    def available(self) -> bool:
-        return self.replication.available
-
-    @property
     def confirmed(self) -> int:
-        return self.replication.confirmed
+        return self.replication.transfer.confirmed if self.limits.is_leader else -1
 
     @property
     def covers_flush(self) -> bool:
         return False
-
-    @property
-    def patience_ms(self) -> int:
-        return self._context.config.slave_timeout
 
     def peer_awaited(self, answers_wait: bool, sync_flush: bool) -> bool:
         """Return whether producers wait for a slave's report alone, here or at this slave's master.
@@ -148,18 +129,6 @@ class MasterSlaveMember:
         return answers_wait and not sync_flush
 
     # -- turns ---------------------------------------------------------------------------------------
-
-    def begin_turn(self) -> None:
-        self.replication.begin_turn()
-
-    def replicate_early(self) -> None:
-        self.replication.replicate_early()
-
-    def apply_reports(self) -> None:
-        self.replication.apply_reports()
-
-    def end_turn(self) -> None:
-        self.replication.end_turn()
 
     def tick(self) -> None:
         self.replication.tick()

@@ -1,7 +1,8 @@
-"""The replication status that the rest of the broker sees: one frozen snapshot, replaced whole when anything moves.
+"""The parts of replication that the rest of the broker sees.
 
-Metrics, readiness and tools (907) read it and nothing else of replication. A broker that replicates to nobody keeps
-the default.
+HaStatus      one frozen snapshot, replaced whole when anything moves. Metrics, readiness and tools (907) read it
+              and nothing else of replication; a broker that replicates to nobody keeps the default
+GroupLimits   what the group lets its member do, judged for each turn: sends, pulls and answers go by it
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["HaStatus", "MasterLink", "SlaveLink"]
+__all__ = ["GroupLimits", "HaStatus", "MasterLink", "SlaveLink"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +83,23 @@ class HaStatus:
             "master": self.is_master,
             "masterCommitLogMaxOffset": end_offset if self.is_master else 0,
         }
+
+
+@dataclass(slots=True)
+class GroupLimits:
+    """The limits that a group sets to its member. The member writes them, `begin_turn` at the latest; others read."""
+
+    is_leader: bool = False
+    """Whether this member takes messages, schedules deliveries and settles transactions."""
+    has_master: bool = False
+    """Whether this is a slave with a living master, to which consumers may be sent."""
+    waits: bool = False
+    """Whether producers are answered when other members have their messages, and not before."""
+    available: bool = True
+    """Whether there are enough members to wait for."""
+    patience_ms: int = 0
+    """How long an answer waits for other members."""
+    refused: tuple[int, str] | None = None
+    """Code and text of why no message is taken, or None."""
+    unread: str | None = None
+    """Text of why consumers are not served, or None."""

@@ -99,7 +99,7 @@ class TransactionService:
         self._round: deque[int] = deque()
         self._next_round_ms = 0
         self._reading = False
-        self._questions: deque[_Question] = deque()
+        self.questions: deque[_Question] = deque()
         self._progress: deque[tuple[int, tuple[int, int]]] = deque()
         self._published = (-1, -1)
         self.changed = 0
@@ -131,7 +131,7 @@ class TransactionService:
         for go_on in waiting:
             go_on()  # each of them finds a slave, and says so
         self._round.clear()
-        self._questions.clear()
+        self.questions.clear()
         self._progress.clear()
 
     def _begin(self) -> None:
@@ -184,7 +184,7 @@ class TransactionService:
     @property
     def is_idle(self) -> bool:
         """Tell whether the open transactions are known, and no check round is under way."""
-        return self._is_loaded and not self._round and not self._reading and not self._questions
+        return self._is_loaded and not self._round and not self._reading and not self.questions
 
     def when_loaded(self, go_on: Callable[[], None]) -> bool:
         """Call `go_on` once the open transactions are known; False if too many calls wait for that already."""
@@ -217,15 +217,15 @@ class TransactionService:
     # -- turns ---------------------------------------------------------------------------------------
 
     def end_turn(self) -> None:
-        """Append the operation records of the transactions decided in this turn. HOT: mostly there is none."""
-        if self.halves.decided and not self._is_slave():
+        """Append the operation records of the transactions decided in this turn."""
+        if not self._is_slave():
             self._write_ops()
 
     def published(self) -> None:
-        """Send the questions about halves whose copies can be read by now. HOT: mostly there is none."""
+        """Send the questions about halves whose copies can be read by now."""
         readable = self._context.store.readable_offset
-        while self._questions and self._questions[0].log_end <= readable:
-            question = self._questions.popleft()
+        while self.questions and self.questions[0].log_end <= readable:
+            question = self.questions.popleft()
             if question.session.is_open:
                 question.session.push(RequestCode.CHECK_TRANSACTION_STATE, question.ext, question.body)
 
@@ -412,7 +412,7 @@ class TransactionService:
             broker_name=config.broker_name,
         )
         body = check_body(record, raw, half.offset, half.log_offset, store.now, host)
-        self._questions.append(_Question(store.log.end_offset, session, encode_header(header), body))
+        self.questions.append(_Question(store.log.end_offset, session, encode_header(header), body))
         self.counts.checks += 1
         log.info(
             "a producer is asked about a transaction",

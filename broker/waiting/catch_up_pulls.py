@@ -48,61 +48,71 @@ Read: TypeAlias = Callable[[], None]
 
 
 class CatchUpShare:
-    """The decision about when catch-up reads may be made. Has no clock: `begin_turn` and `spend` bring the time."""
+    """The decision about when catch-up reads may be made. Has no clock: `begin_turn` and `spend` bring the time.
+
+    A turn only notes the time; credit is counted when somebody asks for it, of all turns since then at once.
+    """
 
     __slots__ = (
+        "_appended_idle_s",
         "_appended_s",
-        "_began_s",
+        "_counted_idle_s",
+        "_counted_s",
+        "_credit_s",
         "_idle_s",
         "_log_end",
+        "_now_s",
         "_rate",
         "_read_s",
-        "_waited_s",
-        "credit_s",
-        "is_active",
+        "_uncounted_read_s",
     )
 
     def __init__(self, percent: int) -> None:
         """`percent` of the busy loop are for catch-up reads; at 100 nothing is ever put off."""
-        self.is_active = False
-        """Whether messages are appended, so that pulls far behind queue up."""
-        self.credit_s = 0.0
-        """The time that may be spent on reads soon after an append; below 0 after it was overdrawn."""
-        self._waited_s = 0.0
-        """How long the loop has waited since the last append."""
+        self._now_s = self._idle_s = 0.0
+        """When the turn began, and how long the loop had waited by then."""
+        self._log_end = 0
         self._appended_s = -APPENDS_S
         """When the log was seen to have grown."""
-        self._began_s = 0.0
-        self._idle_s = 0.0
+        self._appended_idle_s = 0.0
+        """How long the loop had waited when it appended last."""
         self._read_s = 0.0
-        self._log_end = 0
+        """The time spent on reads in this turn."""
+        self._credit_s = self._counted_s = self._counted_idle_s = self._uncounted_read_s = 0.0
         self.configure(percent)
 
     def configure(self, percent: int) -> None:
-        """Take over another share, from the next turn on."""
+        """Take over another share, from now on."""
         assert 0 < percent <= 100, percent
         self._rate = percent / (100 - percent) if percent < 100 else None
 
     def begin_turn(self, now_s: float, idle_s: float, log_end: int) -> None:
         """Take in the time, how long the loop has waited in all its life, and the end of the log. HOT: once a turn."""
-        if self._rate is None:
-            self.is_active, self._read_s = False, 0.0
-            return
-        waited_s = idle_s - self._idle_s
-        if log_end == self._log_end:
-            self._waited_s += waited_s
-        else:
+        if log_end != self._log_end:  # it grew in the turn before
             self._log_end = log_end
-            self._appended_s, self._waited_s = now_s, waited_s
-        self.is_active = now_s - self._appended_s < APPENDS_S
-        worked_s = now_s - self._began_s - waited_s - self._read_s
-        self._began_s, self._idle_s, self._read_s = now_s, idle_s, 0.0
-        earned_s = self._rate * max(worked_s, 0.0) + max(waited_s, 0.0)
-        self.credit_s = min(self.credit_s + earned_s, CREDIT_MAX_S)
+            self._appended_s, self._appended_idle_s = now_s, self._idle_s
+        self._now_s, self._idle_s, self._read_s = now_s, idle_s, 0.0
+
+    @property
+    def is_active(self) -> bool:
+        """Tell whether messages are appended, so that pulls far behind queue up."""
+        return self._rate is not None and self._now_s - self._appended_s < APPENDS_S
 
     @property
     def _is_quiet(self) -> bool:
-        return self._waited_s >= QUIET_AFTER_S
+        return self._idle_s - self._appended_idle_s >= QUIET_AFTER_S
+
+    @property
+    def credit_s(self) -> float:
+        """Return the time that may be spent on reads soon after an append; below 0 after it was overdrawn."""
+        if self._counted_s == self._now_s:
+            return self._credit_s
+        waited_s = self._idle_s - self._counted_idle_s
+        worked_s = self._now_s - self._counted_s - waited_s - self._uncounted_read_s
+        self._counted_s, self._counted_idle_s, self._uncounted_read_s = self._now_s, self._idle_s, 0.0
+        earned_s = (self._rate or 0.0) * max(worked_s, 0.0) + max(waited_s, 0.0)
+        self._credit_s = min(self._credit_s + earned_s, CREDIT_MAX_S)
+        return self._credit_s
 
     @property
     def may_read(self) -> bool:
@@ -120,9 +130,11 @@ class CatchUpShare:
 
     def spend(self, took_s: float) -> None:
         """Charge for a read; in a quiet turn it is free."""
+        credit_s = self.credit_s
         self._read_s += took_s
+        self._uncounted_read_s += took_s
         if not self._is_quiet:
-            self.credit_s = max(self.credit_s - took_s, -DEBT_MAX_S)
+            self._credit_s = max(credit_s - took_s, -DEBT_MAX_S)
 
 
 class CatchUpPulls:

@@ -51,8 +51,8 @@ class AckQueue:
         """Answers that waited for an offset up to this one have left. Never falls."""
         self._entries: deque[_Entry] = deque()
         """By `end`, which never falls; an answered entry stays until those before it are answered too."""
-        self._count = 0
-        """Answers that wait: the sum of the entries' counts."""
+        self.count = 0
+        """How many answers wait, the sum of the entries' counts: one read can bring hundreds of requests."""
 
     def add(
         self,
@@ -73,21 +73,22 @@ class AckQueue:
         assert len(owed) == 1 or not kinds
         count = sum([len(answers) for _outbox, answers in owed])
         self._entries.append(_Entry(end, deadline_ms, slaves_deadline_ms, owed, count, kinds, read_at))
-        self._count += count
+        self.count += count
 
     def __len__(self) -> int:
-        """How many answers wait: one read can bring hundreds of requests."""
-        return self._count
+        return self.count
 
     def complete(self, through: int) -> None:
         """Release every answer that waited for an offset up to `through`. HOT."""
-        self.through = max(self.through, through)
+        if through > self.through:
+            self.through = through
         entries, times = self._entries, self._times
-        if entries and entries[0].end <= through:
-            times.clock_now()
+        if not entries or entries[0].end > through:
+            return
+        times.clock_now()
         while entries and entries[0].end <= through:
             entry = entries.popleft()
-            self._count -= entry.count
+            self.count -= entry.count
             release(times, entry.owed, entry.kinds, entry.read_at)
         self._check()
 
@@ -124,11 +125,11 @@ class AckQueue:
         self._check()
 
     def _check(self) -> None:
-        assert self._count >= 0 and (self._entries or not self._count), (self._count, len(self._entries))
+        assert self.count >= 0 and (self._entries or not self.count), (self.count, len(self._entries))
 
     def _answer(self, entry: _Entry, code: int, remark: str) -> None:
         owed, entry.owed = entry.owed, ()
-        self._count -= entry.count
+        self.count -= entry.count
         entry.count = 0
         self._times.clock_now()
         release(self._times, owed, entry.kinds, entry.read_at, code, remark)

@@ -151,10 +151,10 @@ class HaConnection:
         """Return whether the shell should come back as soon as the slave has taken something."""
         return (
             self.state is State.TRANSFER
+            and self.next_offset < self._source.end
             and not self._fetching
             and self._fetch_from_ms <= self._clock()
             and self.link.out_size <= _LOW
-            and self.next_offset < self._source.end
             and self._allowance() > 0
         )
 

@@ -87,6 +87,8 @@ class GroupTransfer:
 
     def _decide_confirmed(self) -> None:
         waits, confirmed = self._waits, self._confirmed
+        if not waits or waits[0][0] > confirmed:
+            return
         while waits and waits[0][0] <= confirmed:
             self._decide()
         self._check()

@@ -82,6 +82,9 @@ def dispatch_runs(
     records = latest = 0
     least = segment.placing.head_size + RECORD_SIZE_MIN
     while position + least <= limit:
+        if _is_alone(segment, position, limit):
+            position, count, stored = _dispatch_each(segment, position, limit, known, grown)
+            return position, records + count, max(latest, stored)
         end, count, stored = _dispatch_uniform(segment, position, limit, known, grown, found_whole)
         if count:
             known.run_max = min(2 * known.run_max, _RUN_MAX)
@@ -105,6 +108,12 @@ def dispatch_runs(
                 return position, records, max(latest, taken)
         latest = max(latest, taken)
     return position, records, latest
+
+
+def _is_alone(segment: Segment, position: int, limit: int) -> bool:
+    """Whether one record is all that there is, as where a producer waits for each answer. HOT."""
+    start = position + segment.placing.head_size
+    return bool(_I32.unpack_from(segment.map, start)[0] == limit - start)
 
 
 def _places(segment: Segment, position: int, limit: int, count_max: int) -> list[int]:

@@ -58,6 +58,20 @@ def test_help_and_the_clients_import_neither_server_nor_spark() -> None:
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
+def test_a_server_starts_without_what_only_a_terminal_needs() -> None:
+    program = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print(*sorted({'rich', 'pygments'} & set(sys.modules)), file=sys.stderr))\n"
+        "sys.argv[1:] = ['broker', '--print-config']\n"
+        "from ropewalk.__main__ import main\n"
+        "main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=command_environment(), capture_output=True, check=True
+    )
+    assert ended.stdout and not ended.stderr.strip()
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -41,7 +41,7 @@ from broker.replication.dledger.table_snapshots import TableSnapshots
 from broker.replication.dledger.words import leader_refusal, membership_notes, place_of, ready_words
 from broker.replication.group_member import LogReplaced, ReadyWords, Turns
 from broker.settings.dledger import peers_of
-from broker.state.ha_status import HaStatus
+from broker.state.ha_status import GroupLimits, HaStatus
 from ha.dledger import tasks
 from ha.dledger.ledger import LedgerShell
 from ha.dledger.links.hello import Identity
@@ -106,10 +106,13 @@ class LedgerMember:
         notes = config.store_path_root_dir / "ropewalk" / "dledger"
         self.state = LedgerState(context, follow_delays, TableSnapshots(notes, context.disk))
         self.reads = GroupReads(self.me, context, self.state, lambda: self._place(self.ledger.standing))
-        self._leads = False
-        """Whether this broker is the leader to its clients: steps 1 to 5 are done."""
+        self.limits = GroupLimits(
+            waits=True,
+            patience_ms=QUORUM_MS,
+            refused=(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is starting"),
+        )
+        """Written with each standing: it counts from the moment in which it is heard."""
         self._term = -1
-        self._refused: tuple[int, str] | None = (ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is starting")
         self._notes = PeerNotes(notes, context.disk)
         self.replaced = trio.Event()
         """Set when the store has to be opened again, with a snapshot in place of its log."""
@@ -135,11 +138,11 @@ class LedgerMember:
 
     @property
     def is_leader(self) -> bool:
-        return self._leads
+        return self.limits.is_leader
 
     @property
     def broker_id(self) -> int:
-        return 0 if self._leads else int(self.me[1:]) + 1
+        return 0 if self.limits.is_leader else int(self.me[1:]) + 1
 
     @property
     def epoch(self) -> int:
@@ -158,7 +161,7 @@ class LedgerMember:
 
     @property
     def seeks_master(self) -> bool:
-        return not self._leads and not self.master_address
+        return not self.limits.is_leader and not self.master_address
 
     @property
     def seeks_slaves(self) -> bool:
@@ -167,8 +170,8 @@ class LedgerMember:
     def set_master(self, ha_address: str, master_address: str) -> None:
         own = ":".join(map(str, self._context.address))
         self.master_address = "" if master_address == own else master_address
-        if not self._leads and self._worker is not None:
-            self._refused = self._refusal(self.ledger.standing)
+        if not self.limits.is_leader and self._worker is not None:
+            self.limits.refused = self._refusal(self.ledger.standing)
 
     def set_registered(self, slaves: Mapping[str, int]) -> None:
         """Ignore the numbers of slaves: a quorum counts members that are named, wherever they connect from."""
@@ -176,36 +179,12 @@ class LedgerMember:
     # -- limits of a turn ----------------------------------------------------------------------------
 
     @property
-    def refused(self) -> tuple[int, str] | None:
-        return self._refused
-
-    @property
-    def unread(self) -> str | None:
-        return None
-
-    @property
-    def has_master(self) -> bool:
-        return not self._leads and self.ledger.standing.leader is not None
-
-    @property
-    def waits(self) -> bool:
-        return True
-
-    @property
-    def available(self) -> bool:
-        return True
-
-    @property
     def covers_flush(self) -> bool:
         return True
 
     @property
-    def patience_ms(self) -> int:
-        return QUORUM_MS
-
-    @property
     def confirmed(self) -> int:
-        return self.ledger.shown.end.pos if self._leads else -1
+        return self.ledger.shown.end.pos if self.limits.is_leader else -1
 
     def peer_awaited(self, answers_wait: bool, sync_flush: bool) -> bool:
         """Return False: every answer waits for this disk too, whose thread a spinning loop would hold up."""
@@ -215,21 +194,26 @@ class LedgerMember:
 
     def _stand(self, standing: Standing) -> None:
         """Take a standing over: what must stop stops at once, in the middle of a turn too."""
-        opened = standing.role is Role.LEADER and (standing.may_append or self._leads)
-        if self._leads and not (opened and standing.term == self._term):
+        opened = standing.role is Role.LEADER and (standing.may_append or self.limits.is_leader)
+        if self.limits.is_leader and not (opened and standing.term == self._term):
             self._step_down(standing)
             opened = standing.role is Role.LEADER and standing.may_append
         if standing.leader != self.me and standing.term != self._term:
             self.master_address = ""
         self._term = standing.term
-        if opened and not self._leads:
+        if opened and not self.limits.is_leader:
             self._lead(standing)
-        self._refused = self._refusal(standing)
+        self._limit(standing)
+
+    def _limit(self, standing: Standing) -> None:
+        limits = self.limits
+        limits.refused = self._refusal(standing)
+        limits.has_master = not limits.is_leader and standing.leader is not None
 
     def _lead(self, standing: Standing) -> None:
         context, now = self._context, self._context.now_ms()
-        self._leads = self.reads.leads = True
-        self._refused = None
+        self.limits.is_leader = self.reads.leads = True
+        self.limits.refused, self.limits.has_master = None, False
         log.info("this broker leads", term=standing.term, member=self.me)
         self.state.lead()
         self.reads.log_kept()
@@ -242,8 +226,8 @@ class LedgerMember:
 
     def _step_down(self, standing: Standing) -> None:
         context = self._context
-        self._leads = self.reads.leads = False
-        self._refused = self._refusal(standing)
+        self.limits.is_leader = self.reads.leads = False
+        self._limit(standing)
         log.info("this broker leads no more", term=standing.term, member=self.me, why=standing.why)
         context.acks.fail(
             ResponseCode.SYSTEM_ERROR,
@@ -259,7 +243,7 @@ class LedgerMember:
 
     def _refusal(self, standing: Standing) -> tuple[int, str] | None:
         """Return the answer to a send under this standing, or None where it is taken."""
-        if self._leads:
+        if self.limits.is_leader:
             return leader_refusal(self.me, standing)
         return (
             ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -277,7 +261,7 @@ class LedgerMember:
         """Do nothing: a standing counts from the moment in which it is heard."""
 
     def replicate_early(self) -> None:
-        if self._leads:
+        if self.limits.is_leader:
             self.ledger.hurry()
 
     def apply_reports(self) -> None:
@@ -301,10 +285,10 @@ class LedgerMember:
     def status(self, before: HaStatus, wall_ms: int) -> HaStatus | None:
         standing = self.ledger.standing
         why = None
-        if standing.leader is None or (standing.role is Role.LEADER and not self._leads):
+        if standing.leader is None or (standing.role is Role.LEADER and not self.limits.is_leader):
             why = self._place(standing)
         notes = membership_notes(self.me, self.ledger.config, self._log_is_empty)
-        return replace(before, is_master=self._leads, epoch=self.epoch, fence=why, notes=notes)
+        return replace(before, is_master=self.limits.is_leader, epoch=self.epoch, fence=why, notes=notes)
 
     def ledger_status(self) -> LedgerStatus:
         """Return the member as it sees itself and the others."""
@@ -360,7 +344,7 @@ class LedgerMember:
             self.ledger.configurations.has_store = True
             self.kv.open(self.ledger, settings)
         self._term = self.ledger.standing.term
-        self._refused = self._refusal(self.ledger.standing)
+        self._limit(self.ledger.standing)
         self.ledger.on_standing = self._stand
         self.state.snapshots.begin(self._worker)
         self.state.open()
@@ -467,7 +451,7 @@ class LedgerMember:
                 "the last change of the members: see `ropewalk kv status`, and try again"
             )
         ledger, config = self.ledger, self.ledger.config
-        if self.probe_member is None or not self._leads or change.kind is not ChangeKind.LEARN:
+        if self.probe_member is None or not self.limits.is_leader or change.kind is not ChangeKind.LEARN:
             ledger.change(change, done)
             return
         target_of(change, config, ledger.addresses)

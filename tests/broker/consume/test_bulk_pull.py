@@ -302,10 +302,10 @@ def test_the_port_without_pulls_serves_no_bulk_pulls(running: InProcess) -> None
 def test_a_broker_that_must_not_be_read_says_busy(running: InProcess) -> None:
     client = running.connect()
     fill(client, {"T": 3})
-    running.broker.replication.unread = "not before the logs are compared"
+    running.broker.replication.limits.unread = "not before the logs are compared"
     answer = client.call(BULK, bulk_ext("T"))
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_BUSY, "not before the logs are compared")
-    running.broker.replication.unread = None
+    running.broker.replication.limits.unread = None
     assert client.call(BULK, bulk_ext("T")).code == 0
 
 

@@ -151,12 +151,11 @@ def test_a_message_without_a_tag_matches_everything_only_for_who_wants_all(clien
 
 @pytest.mark.parametrize("has_master", [True, False])
 def test_a_slave_that_lacks_what_a_consumer_has_read_sends_it_to_no_other_offset(
-    running: InProcess, client: Client, has_master: bool, monkeypatch: pytest.MonkeyPatch
+    running: InProcess, client: Client, has_master: bool
 ) -> None:
     fill(client, "T", 3)
-    member = type(running.broker.group)
-    monkeypatch.setattr(member, "is_leader", property(lambda _member: False))
-    monkeypatch.setattr(member, "has_master", property(lambda _member: has_master))
+    limits = running.broker.group.limits
+    limits.is_leader, limits.has_master = False, has_master
     answer = client.pull("T", queueOffset=9, sysFlag=PullSysFlag.SUBSCRIPTION)
     assert (answer.code, answer.remark) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "OFFSET_OVERFLOW_BADLY")
     assert four(answer)[1] == 9, "official clients go on there, whatever the code is"

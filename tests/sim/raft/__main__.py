@@ -7,11 +7,15 @@ which command it can be seen again.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import structlog
+if TYPE_CHECKING:
+    from ha.raft.types import MemberId
+    from tests.sim.raft.member import Member
+    from tests.sim.raft.world import World
 
 
 def main() -> int:
@@ -29,17 +33,21 @@ def main() -> int:
     parser.add_argument("--retention", action="store_true", help="members remove the beginning of their logs")
     parser.add_argument("--verbose", action="store_true", help="tell every event of each life")
     options = parser.parse_args()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     if options.bug is not None:
         from tests.bugs.plant import install
 
         install(options.bug)
     from tests.sim.raft import world  # late: a bug may have to be planted first
     from tests.sim.raft.model_member import ModelMember
-    from tests.sim.raft.store_member import StoreMember
 
-    make_member = StoreMember if options.store else ModelMember
+    make_member: Callable[[World, MemberId], Member] = ModelMember
+    if options.store:
+        import structlog  # with the shipped shell and store: nothing else logs
 
+        from tests.sim.raft.store_member import StoreMember
+
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+        make_member = StoreMember
     seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
     began = time.process_time()
     events = messages = terms = readmissions = installed = 0

@@ -143,7 +143,7 @@ def a_change(chance: random.Random, both: Both) -> None:
         elif kind == 6:
             broker.offsets.reset("cg", "T", 0, offset)
         elif kind == 7:
-            broker.replication.unread = None if able else "it is not known who is the master"
+            broker.replication.limits.unread = None if able else "it is not known who is the master"
         elif kind == 8:
             broker.pulls.configure(rules)
         elif kind == 9:
@@ -166,7 +166,7 @@ def all_is_well(both: Both) -> None:
             changed = replace(config, consume_enable=True, consume_broadcast_enable=True)
             broker.groups.update(changed, START_MS)
         broker.groups.set_forbidden("cg", "T", 0, START_MS)
-        broker.replication.unread = None
+        broker.replication.limits.unread = None
         broker.pulls.configure(PullRules())
 
 
