@@ -87,7 +87,7 @@ def _directory(context: BrokerContext, id: int) -> Path:
 
 
 def can_be_filled(ledger: LedgerShell) -> bool:
-    """Return whether the others elect a leader without this member, who fills its log again."""
+    """Return whether the others are a majority without this member, and can fill its log again."""
     others = [voter for voter in ledger.config.voters if voter != ledger.me.id]
     return ledger.core.quorum.is_majority(others)
 
