@@ -49,6 +49,9 @@ def flip_byte(path: Path, position: int) -> None:
 def damage(group: KvGroup, id: int = 0) -> None:
     """Stop a member, and flip a byte in the middle of the entries that its next start applies."""
     newest = region(group.members[2], id)
+    group.until(lambda: not newest.snapshots.is_under_way, "no snapshot is published by the stop")
+    if not newest.replay_bytes:
+        fill(group, 1, id, first=900)
     begin, end = newest.ledger.core.log.end.pos - newest.replay_bytes, newest.ledger.core.log.end.pos
     group.stop(2)
     place = (begin + end) // 2
