@@ -9,6 +9,7 @@ To be read in this order:
     reads.py        reads of the newest state, one question to the core for each turn
     forwards.py     requests of clients that reached a follower
     shown.py        the log through the last entry that consumers may see
+    roles.py        the roles that a member has had, as people are told of them
     room.py         a log that waits for room on the disk
     snapshots.py    a snapshot on its way to a member that retention has left behind
     members/        the configurations in the log, and changes of the members

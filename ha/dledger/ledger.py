@@ -40,6 +40,7 @@ from ha.dledger.members.following import Following
 from ha.dledger.members.overrides import refusal_to_go_alone, refusal_to_readmit, refusal_to_trust
 from ha.dledger.members.records import ConfigurationRecords
 from ha.dledger.reads import PendingReads
+from ha.dledger.roles import RoleHistory
 from ha.dledger.room import DiskRoom
 from ha.dledger.shown import ShownLog
 from ha.dledger.snapshots import SnapshotExchange
@@ -171,10 +172,7 @@ class LedgerShell:
         self.shown = ShownLog(storage, replica)
         self.forwards = Forwards(self._group, now_ms)
         self.standing = Standing(Role.CANDIDATE, self.core.term, None, False, "started")
-        self._leaderless_at: int | None = now_ms()
-        """Since when this member knows no leader."""
-        self.elections = 0
-        self.role_changes = 0
+        self.roles = RoleHistory(self._group, now_ms())
         self._settings = settings
         self._cuts_before = 0
         """Cuts that the storage made before this core began to count them."""
@@ -390,7 +388,7 @@ class LedgerShell:
     def trust(self) -> str | None:
         """Count this log as it is, although its end is in doubt; return in words why not, where that is not to be."""
         me, doubt = self.me.id, self.core.election.doubt
-        leaderless_ms = self._now() - self._leaderless_at if self._leaderless_at is not None else None
+        leaderless_ms = self.roles.leaderless_ms(self._now())
         why = refusal_to_trust(me, doubt is not None, self.standing.leader, leaderless_ms)
         if why is not None:
             return why
@@ -576,21 +574,11 @@ class LedgerShell:
 
     def _stand(self, standing: Standing) -> None:
         before, self.standing = self.standing, standing
-        if standing.leader is not None:
-            self._leaderless_at = None
-        elif self._leaderless_at is None:
-            self._leaderless_at = self._now()
         if before.role is Role.LEADER and (standing.role is not Role.LEADER or standing.term != before.term):
             self._records.forget()
             self._kept.clear()
             self._replica.follow()
-        if (before.role, before.term) != (standing.role, standing.term):
-            self.role_changes += before.role is not standing.role
-            self.elections += standing.role is Role.LEADER
-            log.info(
-                "role", role=standing.role.value, term=standing.term, leader=standing.leader, why=standing.why,
-                end=self.core.log.end.index, commit=self.commit.index, **region_field(self._group),
-            )  # fmt: skip
+        self.roles.note(before, standing, self._now(), self.core.log.end, self.commit)
         self.on_standing(standing)
 
     # -- messages ----------------------------------------------------------------------------------------
@@ -625,7 +613,7 @@ class LedgerShell:
         views = peer_views(self.peers, core.dispatchers, self._now())
         return LedgerStatus(
             self.me.id, self.me.group, self.standing, core.log.end, core.log.durable, self.commit, self.shown.end,
-            self.elections, self.role_changes, views, core.readmission.is_learner, core.readmission.unmet,
+            self.roles.elections, self.roles.changes, views, core.readmission.is_learner, core.readmission.unmet,
             self._room.is_stuck, self.config.voters, self.config.old, self.config.learners,
             core.election.doubt,
         )  # fmt: skip

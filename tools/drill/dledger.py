@@ -182,12 +182,7 @@ async def rolling_restart(stage: Stage) -> None:
     await stage.calm(0.15)
     for node in (*followers, leader):
         leads = node.name == stage.master().name
-        stage.fault(f"SIGTERM {node.name}, {'the leader' if leads else 'a follower'}")
-        status = await node.stop()
-        if status == 0:
-            stage.hit(f"{node.name} ended in good order")
-        else:
-            stage.broken("did not stop", f"{node.name} ended with status {status}:\n{node.last_words()}")
+        await stage.stop(node, "the leader" if leads else "a follower")
         if leads and not await _until_replaced(stage, node):
             return
         if not await stage.restart(node) or not await stage.until_caught_up(node):

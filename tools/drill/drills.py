@@ -306,12 +306,7 @@ async def rolling_restart(stage: Stage) -> None:
         if node.name == stage.master().name:
             await stage.switch()
             await stage.calm(0.1)
-        stage.fault(f"SIGTERM {node.name}, the slave")
-        status = await node.stop()
-        if status == 0:
-            stage.hit(f"{node.name} ended in good order")
-        else:
-            stage.broken("did not stop", f"{node.name} ended with status {status}:\n{node.last_words()}")
+        await stage.stop(node, "the slave")
         if await stage.restart(node):
             await stage.until_caught_up(node)
             await stage.until_acknowledged()

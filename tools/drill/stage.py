@@ -200,6 +200,15 @@ class Stage:
             self.broken("never caught up", f"{node.name} has not caught up within {limit_s:g} s")
         return done
 
+    async def stop(self, node: Node, role: str) -> None:
+        """Stop a member as a fault. One that does not end in good order is a broken promise."""
+        self.fault(f"SIGTERM {node.name}, {role}")
+        status = await node.stop()
+        if status == 0:
+            self.hit(f"{node.name} ended in good order")
+        else:
+            self.broken("did not stop", f"{node.name} ended with status {status}:\n{node.last_words()}")
+
     async def restart(self, node: Node) -> bool:
         """Start a member that has ended. One that does not come back is a broken promise, and False."""
         self.timeline.add("repair", f"start {node.name} again")

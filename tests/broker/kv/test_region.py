@@ -246,7 +246,7 @@ def test_a_leader_that_is_to_stop_hands_the_region_over_first(tmp_path: Path) ->
         old = group.region_leader()
         session = Session(old)
         session.write(old, Put(b"k", b"v"))
-        elections = region(old).ledger.elections
+        elections = region(old).ledger.roles.elections
 
         async def main() -> None:
             async with trio.open_nursery() as nursery:
@@ -258,7 +258,7 @@ def test_a_leader_that_is_to_stop_hands_the_region_over_first(tmp_path: Path) ->
         trio.run(main)
         new = group.region_leader()
         assert new is not old and not old.leads
-        assert region(old).ledger.elections == elections
+        assert region(old).ledger.roles.elections == elections
         assert session.write(new, Put(b"k", b"w")).status is Status.OK
 
 

@@ -189,7 +189,7 @@ async def test_a_data_link_that_breaks_under_load_loses_and_repeats_nothing() ->
                         link.hang_up("a test")
                 await trio.sleep(0.005)
         await members.agree(payloads)
-        assert leader.ledger.elections == 1 and leader.is_leader
+        assert leader.ledger.roles.elections == 1 and leader.is_leader
 
 
 @in_trio
@@ -245,12 +245,12 @@ async def test_a_full_disk_of_a_follower_stops_nobody() -> None:
 async def test_a_late_loop_neither_campaigns_nor_loses_the_lead() -> None:
     async with group() as members:
         leader = await leader_of(members.all)
-        roles = [node.ledger.role_changes for node in members.all]
+        roles = [node.ledger.roles.changes for node in members.all]
         leader.ledger.tick(1500)
         for node in members.all:
             node.ledger.tick(1500)
         await shown(leader, leader.append(b"x"))
-        assert [node.ledger.role_changes for node in members.all] == roles
+        assert [node.ledger.roles.changes for node in members.all] == roles
 
 
 @in_trio
