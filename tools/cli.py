@@ -33,6 +33,7 @@ from tools.common.output import (
     show_flags_bare,
 )
 from tools.common.usage import explain_usage
+from tools.common.values import convert_plain_values
 from tools.messages.commands import consume, produce, pull
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -54,6 +55,7 @@ class Families(typer.core.TyperGroup):
     def make_context(self, *args: Any, **extra: Any) -> Any:
         show_flags_bare(self)
         explain_usage(self)
+        convert_plain_values(self)
         return super().make_context(*args, **extra)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -381,5 +383,6 @@ def _hand_over(sub_app: typer.Typer, context: typer.Context, *, family: str = ""
     command.context_settings.setdefault("help_option_names", CONTEXT["help_option_names"])
     show_flags_bare(command)
     explain_usage(command)
+    convert_plain_values(command)
     words = " ".join(filter(None, (context.info_name, family)))
     command.main(args=list(context.args[bool(family) :]), prog_name=f"ropewalk {words}")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # compiling code a second time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_START)
 use_unpacked_spark()
+# Each Python process of Spark's imports numpy, which would start a thread for every core: no test multiplies matrices.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Without the `spark` extra not even the modules under test can be imported. Under CI=true that is an error as it is.
 if importlib.util.find_spec("pyspark") is None and os.environ.get("CI", "").lower() != "true":

@@ -322,17 +322,22 @@ def hint_for(exc: RopewalkError) -> str | None:
     return None
 
 
-def show_flags_bare(command: Any, parent: typer.Context | None = None) -> None:
+def show_flags_bare(command: Any) -> None:
     """Have the help of a command, and of all below it, say `--json` and not `--json <bool>`.
 
     What stands behind an option is what is to be written there, and behind a flag nothing is.
     """
-    context = typer.Context(command, parent=parent, **command.context_settings)
-    for parameter in command.get_params(context):
+    for parameter in parameters_of(command):
         if getattr(parameter, "is_flag", False) and parameter.metavar is None:
             parameter.metavar = ""
+
+
+def parameters_of(command: Any, parent: typer.Context | None = None) -> Iterator[Any]:
+    """Yield the parameters of a command and of all below it."""
+    context = typer.Context(command, parent=parent, **command.context_settings)
+    yield from command.get_params(context)
     for inner in getattr(command, "commands", {}).values():
-        show_flags_bare(inner, context)
+        yield from parameters_of(inner, context)
 
 
 def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
