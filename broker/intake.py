@@ -14,7 +14,7 @@ What was learned of a client (`ClientTemplates`) is kept in its session. Left to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -58,17 +58,18 @@ class FastIntake:
         self.flush_deferred = runs.flush_deferred
         """Store and answer deferred sends; before a turn ends. HOT."""
 
-    def take_read(self, session: Session, data: bytes) -> bytes:
-        """Take a read that is one known send; return the bytes that are left. HOT."""
+    def take_read(self, session: Session, data: bytes) -> bool:
+        """Take a read that is one known send, if it is; return whether it was taken, which owes nothing yet. HOT."""
         templates = session.fast
-        if templates is None or not templates.sends.any:
-            return data
-        # One request and nothing else is what most clients send nearly always: there is nothing to cut or to owe.
-        if session.frames.is_whole(data) and self._runs.defer_single(session, templates.sends, data[4:]):
-            return b""
-        return data
+        # One request and nothing else is what most clients send nearly always: there is nothing to cut.
+        return (
+            templates is not None
+            and templates.sends.any
+            and session.frames.is_whole(data)
+            and self._runs.defer_single(session, templates.sends, data[4:])
+        )
 
-    def take_run(self, session: Session, payloads: list[bytes], start: int) -> int:
+    def take_run(self, session: Session, payloads: Sequence[bytes], start: int) -> int:
         """Take known pulls, sends and ends from `start` on; return the index of the first request that is left. HOT."""
         templates = session.fast
         if templates is None:

@@ -26,7 +26,7 @@ from ropewalk.format.record_pattern import SPLIT_MIN, RecordPattern
 from store.io.disk import DiskFull
 from store.log.commitlog import CommitLog
 from store.log.segment import Segment
-from store.queues.consume_queue import ConsumeQueue
+from store.queues.consume_queue import ConsumeQueue, append_each
 from store.queues.entry_pool import EntryPool
 
 _pack_entry = ENTRY.pack
@@ -442,7 +442,7 @@ class Appender:
             number = queue.append_entries(b"".join(entries), count)
             self._note((queue,), begin, end)
             return list(range(number, number + count))
-        numbers = [queue.append_entry(entry) for queue, entry in zip(queues, entries, strict=True)]
+        numbers = append_each(queues, entries)
         self._note(dict.fromkeys(queues), begin, end)
         return numbers
 

@@ -16,7 +16,7 @@ lives on. A oneway request is never answered, not even with an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import structlog
@@ -89,10 +89,10 @@ class Intake(Protocol):
     It may put requests off until the turn ends, and hands what then turns out to need another look to `handle`.
     """
 
-    def take_read(self, session: Session, data: bytes) -> bytes:
-        """Take bytes of one read; return those that are left for frames."""
+    def take_read(self, session: Session, data: bytes) -> bool:
+        """Take a read that is one request; return whether it was taken. Nothing is owed for it yet."""
 
-    def take_run(self, session: Session, payloads: list[bytes], start: int) -> int:
+    def take_run(self, session: Session, payloads: Sequence[bytes], start: int) -> int:
         """Take requests from `start` on; return the index of the first one that is left."""
 
 
@@ -172,23 +172,21 @@ class Session:
             if data[0] == _TLS_HELLO:
                 raise RemoteProtocolError("a TLS hello, but TLS is not built yet: connect without TLS")
         self.outbox.read_at = self._times.at
+        if self._intake is not None and not self._backlog and self._intake.take_read(self, data):
+            return
         try:
-            if self._intake is not None and not self._backlog:
-                data = self._intake.take_read(self, data)
-                if not data:
-                    return
-            payloads = self.frames.feed(data)
+            payloads: Sequence[bytes] = self.frames.feed_alike(data) or self.frames.feed(data)
             if self.frames.buffered != self._counted:
                 self._count_partial(self.frames.buffered)
             if self._backlog:
-                payloads = self._backlog + payloads
+                payloads = [*self._backlog, *payloads]
                 self._backlog = []
                 self.outbox.read_at = self._backlog_at
             self._work_through(payloads)
         finally:
             self.outbox.flush()
 
-    def _work_through(self, payloads: list[bytes]) -> None:
+    def _work_through(self, payloads: Sequence[bytes]) -> None:
         """Handle requests in order, until the peer is owed more than it may be: the rest waits for `resume`.
 
         One read can hold hundreds of pulls, each with an answer a thousand times its size.
@@ -200,7 +198,7 @@ class Session:
                 if index == count:
                     return
             if self.link.congested:
-                self._backlog = payloads[index:]
+                self._backlog = list(payloads[index:])
                 self._backlog_at = self.outbox.read_at
                 return
             self.handle(payloads[index])

@@ -8,7 +8,7 @@ left to `end`; the tests send the same decisions by both ways. Deleting this fil
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -74,7 +74,7 @@ class EndRuns:
         self._refusal = refusal
         self._waits = waits
 
-    def end_run(self, session: Session, payloads: list[bytes], start: int, end: int) -> int:
+    def end_run(self, session: Session, payloads: Sequence[bytes], start: int, end: int) -> int:
         """Carry out the decisions that begin at `payloads[start]`; return the index behind them. HOT."""
         context, transactions = self._context, self._transactions
         queue = context.store.find_queue(names.TRANS_HALF_TOPIC, HALF_QUEUE)

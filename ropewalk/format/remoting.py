@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from struct import Struct
 from struct import error as struct_error
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, overload
 
 import msgspec
 
@@ -50,6 +51,8 @@ I32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _LENGTH: Final = Struct(">i")
 _WORD: Final = Struct(">I")
 _ALIKE_MIN: Final = 8
+_LOOKS_MAX: Final = 4
+"""So many payloads of a row are cut one by one; who asks for more asks for all."""
 _PREFIX: Final = Struct(">iI")
 _BINARY_FIXED: Final = Struct(">hbhiii")
 _I16: Final = range(-(2**15), 2**15)
@@ -137,17 +140,50 @@ def _frames_alike(data: bytes, position: int, length: int) -> Sequence[bytes]:
     """
     size = 4 + length
     count = (len(data) - position) // size
-    lengths, payloads = zip(
-        *_cutter(length)(memoryview(data)[position : position + count * size]), strict=True
-    )
-    if lengths.count(lengths[0]) == count:
-        return payloads
-    return payloads[: next(index for index, other in enumerate(lengths) if other != lengths[0])]
+    for at in range(position + 3, position - 1, -1):  # column by column, the one that differs first in front
+        column = data[at : position + count * size : size]
+        count = len(column) - len(column.lstrip(column[:1]))
+    return list(chain.from_iterable(_cutter(length)(memoryview(data)[position : position + count * size])))
 
 
 @lru_cache(maxsize=256)
-def _cutter(length: int) -> Callable[[memoryview], Iterator[tuple[bytes, bytes]]]:
-    return Struct(f"4s{length}s").iter_unpack
+def _cutter(length: int) -> Callable[[memoryview], Iterator[tuple[bytes]]]:
+    return Struct(f"4x{length}s").iter_unpack
+
+
+class AlikeFrames(Sequence[bytes]):
+    """The payloads of a row of frames of one length, cut when they are asked for."""
+
+    __slots__ = ("_data", "_looks", "_payloads", "length")
+
+    def __init__(self, data: bytes, length: int, count: int) -> None:
+        """`data` begins with `count` frames whose payloads have `length` bytes."""
+        self.length = length
+        """Bytes of each payload."""
+        self._data = memoryview(data)[: count * (4 + length)]
+        self._looks = 0
+        self._payloads: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self._data) // (4 + self.length)
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[bytes]: ...
+    def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
+        if self._payloads is None:
+            if isinstance(at, int) and self._looks < _LOOKS_MAX:
+                self._looks += 1
+                begin = range(4, len(self._data), 4 + self.length)[at]
+                return bytes(self._data[begin : begin + self.length])
+            self._payloads = list(chain.from_iterable(_cutter(self.length)(self._data)))
+        return self._payloads[at]
+
+    def rows(self, start: int, end: int, layout: Struct) -> Iterator[tuple[bytes, ...]]:
+        """Cut the frames `[start, end)` into the pieces of a layout, which has the four bytes of their length too."""
+        size = 4 + self.length
+        return layout.iter_unpack(self._data[start * size : end * size])
 
 
 class FrameBuffer:
@@ -216,6 +252,29 @@ class FrameBuffer:
             self._partial += data[position:]
         assert len(self._partial) < self._needed
         return frames
+
+    def feed_alike(self, data: bytes) -> AlikeFrames | None:
+        """Add bytes as `feed` does that are many frames of one length and perhaps a part of the next. HOT.
+
+        Returns None, and adds nothing, if they are anything else. Raises RemoteProtocolError.
+        """
+        if self._partial or self._failure is not None or len(data) < 8:
+            return None
+        (length,) = _LENGTH.unpack_from(data)
+        size = 4 + length
+        if not 4 <= length <= self._length_max or len(data) < _ALIKE_MIN * size:
+            return None
+        count = len(data) // size
+        behind = count * size
+        for at in range(3, -1, -1):
+            column = data[at:behind:size]
+            if column.count(column[:1]) != count:
+                return None
+        if behind + 4 <= len(data) and behind + 4 + _LENGTH.unpack_from(data, behind)[0] <= len(data):
+            return None  # a shorter one, or a length that is refused
+        if behind < len(data):
+            self.feed(data[behind:])
+        return AlikeFrames(data, length, count)
 
     def _finish_partial(self, data: bytes, frames: list[bytes]) -> int:
         """Complete the kept frame from the front of `data`; returns how much of it was taken."""

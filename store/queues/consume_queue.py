@@ -20,7 +20,7 @@ import errno
 import os
 import struct
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -503,3 +503,14 @@ class FrozenQueue:
                 raise OSError(errno.EIO, os.strerror(errno.EIO), str(file.path))
             offset, size, tags = ENTRY.unpack(entry)
         return offset, size, tags
+
+
+def append_each(queues: Iterable[ConsumeQueue], entries: Iterable[bytes]) -> list[int]:
+    """Index one record after the other, each in its queue, as `append_entry` does; return their numbers. HOT."""
+    numbers = []
+    for queue, entry in zip(queues, entries, strict=True):
+        number = queue.tail_next
+        numbers.append(number)
+        queue.tail += entry
+        queue.tail_next = number + 1
+    return numbers

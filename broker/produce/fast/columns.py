@@ -14,13 +14,14 @@ from typing import Final
 from broker.produce.fast.header_template import HeaderTemplate
 from broker.produce.send import SendProcessor
 from broker.remoting.session import Session
+from ropewalk.format.remoting import AlikeFrames
 
 COLUMNS_MIN: Final = 16
 """Fewer plain ones are quicker one by one."""
 
 
 def checked_columns(
-    sends: SendProcessor, template: HeaderTemplate, payloads: list[bytes], start: int, end: int
+    sends: SendProcessor, template: HeaderTemplate, payloads: Sequence[bytes], start: int, end: int
 ) -> Sequence[tuple[bytes, ...]] | None:
     """Return the columns of the requests that begin the run `payloads[start:end]` and are alike: pieces and bodies.
 
@@ -29,15 +30,23 @@ def checked_columns(
     least = COLUMNS_MIN if template.detour is None else 1
     if end - start < least:
         return None
-    run = payloads[start:end]
-    size, count = len(run[0]), len(run)
-    lengths = list(map(len, run))
-    if lengths.count(size) != count:
-        count = next(index for index, length in enumerate(lengths) if length != size)
-        del run[count:]
-    if count < least or not 0 <= size - template.body_at <= sends.plain_size_max:
-        return None
-    columns = tuple(zip(*map(template.payload_cutter(size), run), strict=True))
+    rows: Iterable[tuple[bytes, ...]]
+    if isinstance(payloads, AlikeFrames):
+        size, count = payloads.length, end - start
+        if not 0 <= size - template.body_at <= sends.plain_size_max:
+            return None
+        rows = payloads.rows(start, end, template.frame_layout(size))
+    else:
+        run = list(payloads[start:end])
+        size, count = len(run[0]), len(run)
+        lengths = list(map(len, run))
+        if lengths.count(size) != count:
+            count = next(index for index, length in enumerate(lengths) if length != size)
+            del run[count:]
+        if count < least or not 0 <= size - template.body_at <= sends.plain_size_max:
+            return None
+        rows = map(template.payload_layout(size).unpack, run)
+    columns = tuple(zip(*rows, strict=True))
     for column, fixed in zip(columns[:-1:2], template.fixed, strict=True):
         if column.count(fixed) != count:
             return None
@@ -64,7 +73,7 @@ def store_columns_run(
     sends: SendProcessor,
     session: Session,
     template: HeaderTemplate,
-    payloads: list[bytes],
+    payloads: Sequence[bytes],
     start: int,
     end: int,
 ) -> int:

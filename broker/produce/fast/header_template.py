@@ -27,7 +27,7 @@ from ropewalk.format.record_pattern import RecordPattern
 from ropewalk.format.remoting import I32
 from store.queues.consume_queue import ConsumeQueue
 
-_CUTTERS_MAX: Final = 64
+_LAYOUTS_MAX: Final = 64
 _OPAQUE: Final = re.compile(rb'"opaque":([1-9]\d{0,9}|0)[,}]')
 _BORN: Final = re.compile(rb'"g":"([1-9]\d{12})"')
 _QUEUE: Final = re.compile(rb'"e":"(\d{1,4})"')
@@ -78,16 +78,22 @@ class HeaderTemplate:
     layout: str
     detour: Detour | None = None
     """Where its messages wait first; None if they are stored where they are sent to."""
-    _cutters: dict[int, _Cut] = field(default_factory=dict, init=False)
+    _layouts: dict[int, Struct] = field(default_factory=dict, init=False)
+    """By the size of a payload; of frames by its complement."""
 
-    def payload_cutter(self, size: int) -> _Cut:
-        """Return the function that cuts a payload of `size` bytes into the pieces and the body."""
-        cutter = self._cutters.get(size)
-        if cutter is None:
-            if len(self._cutters) >= _CUTTERS_MAX:
-                self._cutters.clear()
-            cutter = self._cutters[size] = Struct(f"{self.layout}{size - self.body_at}s").unpack
-        return cutter
+    def payload_layout(self, size: int) -> Struct:
+        """Return the layout that cuts a payload of `size` bytes into the pieces and the body."""
+        return self._layouts.get(size) or self._learn_layout(size, f"{self.layout}{size - self.body_at}s")
+
+    def frame_layout(self, size: int) -> Struct:
+        """Return the layout that cuts a frame in the same way, whose payload has `size` bytes."""
+        return self._layouts.get(~size) or self._learn_layout(~size, f"4x{self.layout}{size - self.body_at}s")
+
+    def _learn_layout(self, key: int, text: str) -> Struct:
+        if len(self._layouts) >= _LAYOUTS_MAX:
+            self._layouts.clear()
+        layout = self._layouts[key] = Struct(text)
+        return layout
 
 
 def cut(

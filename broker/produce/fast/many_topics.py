@@ -152,7 +152,7 @@ def store_many_topics_run(
     sends: SendProcessor,
     session: Session,
     many: ManyTopicsTemplate,
-    payloads: list[bytes],
+    payloads: Sequence[bytes],
     start: int,
     end: int,
 ) -> int:

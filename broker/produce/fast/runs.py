@@ -11,6 +11,8 @@ stored and answered. What `send` would refuse ends a run and is left to it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import structlog
 
 from broker.produce.appends import host_of
@@ -91,7 +93,7 @@ class SendRuns:
         return True
 
     def store_run(
-        self, session: Session, templates: SendTemplates, payloads: list[bytes], start: int, end: int
+        self, session: Session, templates: SendTemplates, payloads: Sequence[bytes], start: int, end: int
     ) -> int:
         """Store and answer the run of sends that begins at `payloads[start]`; return the index behind it. HOT.
 
@@ -251,7 +253,7 @@ class SendRuns:
         session: Session,
         templates: SendTemplates,
         template: HeaderTemplate,
-        payloads: list[bytes],
+        payloads: Sequence[bytes],
         start: int,
         end: int,
     ) -> int:

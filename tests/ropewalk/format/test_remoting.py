@@ -3,7 +3,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import random
+import struct
 import time
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -102,6 +105,50 @@ def test_a_neighbours_bytes_behind_a_frame_do_not_leak_into_it(payload: bytes, r
         assert buffer.feed(framed(payload) + neighbour[:size]) == [payload]
         assert buffer.buffered == size
         assert buffer.feed(neighbour[size:]) == [b"nnnn" + rest]
+
+
+ROWS = st.lists(st.tuples(st.integers(4, 12), st.integers(1, 30)), max_size=6)
+
+
+def outcome(feed: Callable[[bytes], Sequence[bytes]], part: bytes) -> list[bytes] | str:
+    try:
+        return list(feed(part))
+    except RemoteProtocolError as exc:
+        return str(exc)
+
+
+@settings(deadline=None, max_examples=400)
+@given(ROWS, st.binary(max_size=9), st.lists(st.integers(0, 1500), max_size=4), st.randoms())
+def test_rows_of_frames_of_one_length_are_those_that_a_plain_feed_cuts(
+    rows: list[tuple[int, int]], garbage: bytes, cuts: list[int], chance: random.Random
+) -> None:
+    frames = [chance.randbytes(length) for length, count in rows for _ in range(count)]
+    stream = b"".join(map(framed, frames)) + garbage
+    edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    plain, alike = FrameBuffer(64), FrameBuffer(64)
+    for start, end in itertools.pairwise(edges):
+        part = stream[start:end]
+        assert outcome(lambda part: alike.feed_alike(part) or alike.feed(part), part) == outcome(
+            plain.feed, part
+        )
+        assert alike.buffered == plain.buffered
+
+
+@pytest.mark.parametrize("tail", [b"", b"\0", b"\0\0\0\x05abc", b"\0\0\0\x7fabc"])
+def test_a_row_of_frames_is_cut_where_it_is_asked_for_and_keeps_the_beginning_of_the_next(
+    tail: bytes,
+) -> None:
+    payloads = [b"%05d" % number for number in range(20)]
+    buffer = FrameBuffer()
+    row = buffer.feed_alike(b"".join(map(framed, payloads)) + tail)
+    assert row is not None and (len(row), row.length, buffer.buffered) == (20, 5, len(tail))
+    for _ in range(3):
+        assert [row[at] for at in (0, 19, -1, 7)] == [payloads[at] for at in (0, 19, -1, 7)]
+        assert row[3:9] == payloads[3:9] and list(row) == payloads
+        with pytest.raises(IndexError):
+            row[20]
+    pieces = list(row.rows(2, 6, struct.Struct("4x3s2s")))
+    assert pieces == [(payload[:3], payload[3:]) for payload in payloads[2:6]]
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
