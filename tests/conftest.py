@@ -78,7 +78,7 @@ def pytest_configure_node(node: WorkerController) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave files out that another worker runs the tests of."""
     worker: dict[str, Any] | None = getattr(config, "workerinput", None)
-    if worker is None or not worker["collects_its_own"] or collection_path.suffix != ".py":
+    if worker is None or not worker.get("collects_its_own") or collection_path.suffix != ".py":
         return None
     from tests.parallel import collects
 

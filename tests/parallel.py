@@ -105,14 +105,14 @@ WAITING: tuple[str, ...] = (
 """Scopes for the workers aside: these start processes, wait for most of their time, and give each tens of seconds."""
 
 LONG_S: dict[str, int] = {
-    "spark": 120,
+    "spark": 90,
     "tests/compat/test_replication.py": 85,
     "tests/ha/test_handover.py": 80,
-    "tests/spark/sink/test_kills.py": 80,
     "compat": 75,
     "tests/compat/test_transactions.py": 75,
     "tests/tools/drill/test_run.py": 75,
     "tests/crash/test_dledger.py": 60,
+    "tests/spark/sink/test_kills.py": 60,
     "tests/compat/test_swaps.py": 58,
     "originals": 55,
     "tests/ha/test_pair.py": 50,
@@ -122,7 +122,6 @@ LONG_S: dict[str, int] = {
     "tests/crash/test_dledger_damage.py": 45,
     "tests/crash/test_kill.py": 45,
     "tests/tools/admin/test_cli.py": 45,
-    "tests/broker/kv/test_history.py": 45,
     "tests/test_readme.py": 40,
     "tests/crash/test_kv.py": 40,
     "tests/crash/test_dledger_snapshots.py": 38,

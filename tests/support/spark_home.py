@@ -44,7 +44,8 @@ def _folder_of(package: str) -> Path | None:
 def _made(spark: Path, py4j: Path) -> Path:
     """Return the home of these packages. A rename publishes it, since other processes may make it meanwhile."""
     zips = sorted(path.name for path in (spark / "python" / "lib").glob("*.zip"))
-    digest = hashlib.sha256("\n".join([str(spark), str(py4j), *zips]).encode()).hexdigest()[:16]
+    version = (spark / "version.py").read_text(encoding="utf-8")
+    digest = hashlib.sha256("\n".join([str(spark), str(py4j), *zips, version]).encode()).hexdigest()[:16]
     home = cache_dir() / f"spark-home-{digest}"
     if not home.exists():
         partial = home.with_suffix(f".{os.getpid()}")
