@@ -108,7 +108,7 @@ class KvRegions:
         self._awaiting: dict[int, KvRegion] = {}
         """The regions whose state is still to come from another member."""
         self._lacks_regions = False
-        """Whether keys are in no region here, or would be in none with a state that was refused."""
+        """Whether a state was refused since the regions behind it are not here."""
         self._unknown: set[int] = set()
         """Regions that other members have, and that are to be opened without a state."""
         self._is_founding = False
@@ -141,7 +141,6 @@ class KvRegions:
         for id in range(1, REGIONS_MAX):
             if id not in self._regions and marker_of(self._context, id).exists:
                 self._await_state(id)
-        self._lacks_regions = gap_in(each.machine.region for each in self) is not None
         shared.peers.on_unknown_group = self._heard_of
 
     def _new(self, machine: KvMachine) -> KvRegion:
@@ -216,8 +215,20 @@ class KvRegions:
 
     def _heard_of(self, group: int) -> None:
         """Note the region of a frame, if this member lacks regions."""
-        if self._lacks_regions and 0 < group - 1 < REGIONS_MAX:
+        if 0 < group - 1 < REGIONS_MAX and (self._lacks_regions or not self._has_all_keys):
             self._unknown.add(group - 1)
+
+    @property
+    def _unopened(self) -> list[KvMachine]:
+        """Return the regions that are still to be opened."""
+        born = (machine for _parent, _index, machine in self._born)
+        return [machine for machine in born if machine.region.id not in self._regions]
+
+    @property
+    def _has_all_keys(self) -> bool:
+        """Return whether each key is in a region here, or in one that is still to be opened."""
+        machines = [*(each.machine for each in self), *self._unopened]
+        return gap_in(machine.region for machine in machines) is None
 
     def _await_state(self, id: int) -> None:
         """Become a member of the group of a region whose state is not here, unless it came before the last stop."""
@@ -348,8 +359,8 @@ class KvRegions:
     @property
     def behind(self) -> list[int]:
         """Return the regions that have still to follow the members of the group, as far as this member knows."""
-        unopened = {machine.region.id for _parent, _index, machine in self._born}
-        return sorted({*self._members.behind, *self._awaiting, *unopened - self._regions.keys()})
+        unopened = (machine.region.id for machine in self._unopened)
+        return sorted({*self._members.behind, *self._awaiting, *unopened})
 
     @property
     def is_removed(self) -> bool:
@@ -366,14 +377,10 @@ class KvRegions:
         One that is still to be opened is among them: else there were keys that no region has. Where there are such keys
         all the same, since a region's state is gone, there are none: another member knows better.
         """
-        known = [(each.machine, each.ledger.standing.leader is not None) for each in self]
-        known += [
-            (machine, False)
-            for _parent, _index, machine in self._born
-            if machine.region.id not in self._regions
-        ]
-        if gap_in(machine.region for machine, _is_led in known) is not None:
+        if not self._has_all_keys:
             return []
+        known = [(each.machine, each.ledger.standing.leader is not None) for each in self]
+        known += [(machine, False) for machine in self._unopened]
         return [
             {
                 "id": machine.region.id,

@@ -77,6 +77,9 @@ class RegionRequests(ClusterSteps):
     ) -> Steps[Outcome]:
         """Ask the leader as far as it is known; an answer that names another one is an error that tells so."""
         route = routes.get(region)
+        if route is None:
+            self._failures += 1
+            raise TryLater(f"the members of the key-value store that answer lack region {region}")
         address = route.leader or routes.members[0]
         try:
             answer = yield from ask(address, command, trial.seconds)

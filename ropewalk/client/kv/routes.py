@@ -77,6 +77,6 @@ class Routes:
         """Return the newest known epoch of a region."""
         return self._by_id[id].epoch if id in self._by_id else 0
 
-    def get(self, id: int) -> Route:
-        """Return a region that is known."""
-        return self._by_id[id]
+    def get(self, id: int) -> Route | None:
+        """Return a region; None if it is not known (any more)."""
+        return self._by_id.get(id)

@@ -40,14 +40,18 @@ def fill(group: KvGroup, count: int, id: int = 0, first: int = 0) -> None:
     group.all_applied()
 
 
-def flip_byte(path: Path, position: int) -> None:
+def flip_bytes(path: Path, position: int, count: int = 1) -> None:
     data = bytearray(path.read_bytes())
-    data[position] ^= 1
+    for at in range(position, min(position + count, len(data))):
+        data[at] ^= 1
     path.write_bytes(data)
 
 
 def damage(group: KvGroup, id: int = 0) -> None:
-    """Stop a member, and flip a byte in the middle of the entries that its next start applies."""
+    """Stop a member, and flip bytes in the middle of the entries that its next start applies.
+
+    So many that they are not all of a filler, or of the eight bytes of a head that mean nothing.
+    """
     newest = region(group.members[2], id)
     group.until(lambda: not newest.snapshots.is_under_way, "no snapshot is published by the stop")
     if not newest.replay_bytes:
@@ -57,7 +61,7 @@ def damage(group: KvGroup, id: int = 0) -> None:
     place = (begin + end) // 2
     files = sorted(store_of(group, id).glob("data/*"))
     path = next(each for each in reversed(files) if int(each.name) <= place)
-    flip_byte(path, place - int(path.name))
+    flip_bytes(path, place - int(path.name), 300)
 
 
 def learns(group: KvGroup, id: int = 0) -> bool:
@@ -162,7 +166,7 @@ def test_a_region_without_its_own_snapshot_waits_with_the_damaged_one_that_it_wa
         before = region(group.members[2], 1).ledger.core.log.end.index
         assert not any(each.snapshots.points for each in regions(group.members[2])) and before > 10
         group.stop(2)
-        flip_byte(store_of(group) / "data" / f"{0:020d}", 60)
+        flip_bytes(store_of(group) / "data" / f"{0:020d}", 60)
         member = group.start(2)
         assert learns(group)
         assert regions(member)._awaiting[1].ledger.core.readmission.is_learner, "its state begins in that log"
@@ -214,9 +218,9 @@ def test_a_leader_whose_log_is_damaged_where_a_lagging_member_needs_it_leaves_th
         log = store_of(group) / "data" / f"{0:020d}"
         with log.open("r+b") as file:
             file.seek(place)
-            byte = file.read(1)
+            data = file.read(40)
             file.seek(place)
-            file.write(bytes([byte[0] ^ 1]))
+            file.write(bytes(byte ^ 1 for byte in data))
         group.start(0)
         group.until(lambda: group.members[2] is not begun, "it opens its stores again")
         assert learns(group)
@@ -230,7 +234,7 @@ def test_a_changed_term_of_an_entry_is_damage_as_its_body_is(tmp_path: Path) -> 
     with KvGroup(tmp_path) as group:
         fill(group, 10)
         group.stop(2)
-        flip_byte(store_of(group) / "data" / f"{0:020d}", 23)  # the last byte of the first entry's term
+        flip_bytes(store_of(group) / "data" / f"{0:020d}", 23)  # the last byte of the first entry's term
         group.start(2)
         assert learns(group)
         votes_again(group)
@@ -243,7 +247,7 @@ def test_two_members_that_need_each_other_refuse_to_start_with_a_damaged_region(
         fill(group, 20)
         group.stop(1)
         log = store_of(group, index=1) / "data" / f"{0:020d}"
-        flip_byte(log, 1000)
+        flip_bytes(log, 1000, 40)
         before = log.read_bytes()
         with pytest.raises(StoreDamaged, match=r"one member at a time\. Never start two with empty stores"):
             group.start(1)

@@ -191,6 +191,26 @@ def test_a_client_whom_no_member_tells_of_regions_asks_again_until_one_knows_all
     assert store.script.hold(store.core.get(b"k")) == b"v"
 
 
+def test_a_write_in_doubt_waits_for_its_region_where_members_tell_of_an_older_cut() -> None:
+    store = Store(0, cuts=0, losses=0)
+    old = store.table()
+    store.cut(b"m")
+    store.script.hold(store.core.write_each([Put(b"m", b"1"), Put(b"a", b"1")]))
+    table, lost = store.table, iter([True] * 4)
+    told = iter([old] * 6)
+    store.table = lambda: next(told, None) or table()  # type: ignore[method-assign]
+
+    def answer(address: str, request: Command) -> Command | RopewalkError:
+        if request.code == RequestCode.ROPEWALK_KV_WRITE and next(lost, False):
+            return OutcomeUnknown("its answer is lost")
+        return Store.answer(store, address, request)
+
+    store.script.handler = answer
+    outcomes = store.script.hold(store.core.write_each([Put(b"m", b"2"), Put(b"a", b"2")]))
+    assert not any(isinstance(each, RopewalkError) for each in outcomes)
+    assert store.script.hold(store.core.multi_get([b"m", b"a"])) == {b"m": b"2", b"a": b"2"}
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_calls_that_leave_together_are_done_once_each_wherever_their_keys_go(seed: int) -> None:
     store = Store(seed, cuts=0.05, losses=0.15)
