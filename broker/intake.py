@@ -28,6 +28,8 @@ from broker.transactions.end_runs import END_OPENING, EndRuns
 __all__ = ["ClientTemplates", "FastIntake"]
 
 _PULL: Final = b'{"code":11,'
+_HALVED_MAX: Final = 128
+"""A run of as many is not split: its client has enough to do with the answers of the run before."""
 _RUN_MIN: Final = 24
 """Half a run has as many requests, or is not split off: each run costs more by itself than its client gains."""
 
@@ -104,6 +106,6 @@ class FastIntake:
 
 def _run_of(session: Session, left: int) -> int:
     """How many of the requests that are left are taken together."""
-    if left >= 2 * _RUN_MIN and session.link.sole_ready:
+    if 2 * _RUN_MIN <= left < _HALVED_MAX and session.link.sole_ready:
         left = (left + 1) // 2
     return min(left, RUN_MAX)

@@ -176,7 +176,7 @@ class AlikeFrames(Sequence[bytes]):
             if isinstance(at, int) and self._looks < _LOOKS_MAX:
                 self._looks += 1
                 begin = range(4, len(self._data), 4 + self.length)[at]
-                return bytes(self._data[begin : begin + self.length])
+                return self._data[begin : begin + self.length].tobytes()
             self._payloads = list(chain.from_iterable(_cutter(self.length)(self._data)))
         return self._payloads[at]
 

@@ -103,9 +103,10 @@ class SendRuns:
         sends = self._sends
         if templates.deferred:
             self.flush_deferred()
-        if not payloads[start].startswith(_PLAIN, 4) or not sends.takes_runs:
+        first = payloads[start]
+        if not first.startswith(_PLAIN, 4) or not sends.takes_runs:
             return start
-        opening = payloads[start][:4]
+        opening = first[:4]
         many = templates.many_topics.get(opening)
         if many is not None:
             if many.cut.rules_version is not sends.rules_version or many.misses > MISSES_MAX:
