@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 import ropewalk
 from ropewalk.__main__ import refusal, rooms_folder
+from tools import check
 from tools.check import Step, environment_of_steps, plan, run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -153,8 +154,13 @@ def test_types_are_told_beside_the_tests_and_the_tests_have_the_last_word(
     assert capfd.readouterr().out.endswith("let's do more of those!\n"), "types that end later say nothing"
 
 
-def test_wrong_types_stop_the_tests_beside_them(capfd: pytest.CaptureFixture[str]) -> None:
-    goes_on = Step("tests", "timeit", ("-n1", "-r1", "import time; time.sleep(600)"))
+@pytest.mark.parametrize("listens", ["SIG_DFL", "SIG_IGN"])
+def test_wrong_types_stop_the_tests_beside_them(
+    listens: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "_STOP_S", 0.5)
+    words = f"import signal, time; signal.signal(signal.SIGINT, signal.{listens}); time.sleep(600)"
+    goes_on = Step("tests", "timeit", ("-n1", "-r1", words))
     assert run((Step("types", "no_such_module", beside=True), goes_on), os.environ) == 1
     *_, said, line = capfd.readouterr().out.splitlines()
     assert "No module named no_such_module" in said and line.startswith("types") and line.endswith("FAILED")

@@ -35,6 +35,9 @@ SHARED_OUT = ("-n", "6")
 """Two also where there are more cores: many tests start processes of their own. Of the other four, one only computes,
 with the least priority, and three mostly wait (tests/parallel.py)."""
 
+_STOP_S = 10.0
+"""How long a step may take to end when it is interrupted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -114,12 +117,21 @@ def _run_both(beside: Step, last: Step, environment: Mapping[str, str]) -> int:
                 _tell(beside, started, status)
             return second.wait()
         if is_first:
-            second.send_signal(signal.SIGINT)
-            second.wait()
+            _stop(second)
         out.seek(0)
         print(out.read().decode(errors="replace"), end="")
         _tell(beside, started, status)
         return status
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Interrupt a step, and end it if it does not listen: what a shell starts in the background ignores SIGINT."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        process.wait()
 
 
 def _tell(step: Step, started: float, status: int) -> None:
