@@ -18,6 +18,7 @@ from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.ha import Frames, encode_header, encode_report
 from store.io.disk import MappedFile
 from tests.broker.harness import (
+    FAST_PATH,
     Client,
     FlushGate,
     InProcess,
@@ -123,6 +124,7 @@ def test_what_many_clients_sent_in_a_turn_is_answered_to_each_when_slaves_are_la
     assert not any(client.answers() for client in clients), "each is answered once"
 
 
+@pytest.mark.skipif(not FAST_PATH, reason="windows are halved by the fast path alone")
 def test_the_first_half_of_a_full_window_leaves_for_the_slave_before_the_second_is_worked_on(
     process: InProcess,
 ) -> None:
