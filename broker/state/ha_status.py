@@ -2,7 +2,7 @@
 
 HaStatus      one frozen snapshot, replaced whole when anything moves. Metrics, readiness and tools (907) read it
               and nothing else of replication; a broker that replicates to nobody keeps the default
-GroupLimits   what the group lets its member do, judged for each turn: sends, pulls and answers go by it
+GroupLimits   what a group lets its member do, judged for each turn: sends, pulls and answers go by it
 """
 
 from __future__ import annotations

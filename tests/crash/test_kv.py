@@ -7,6 +7,8 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,21 +28,13 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow]
 def test_the_store_is_linearizable_through_kills_and_pauses_of_its_members(
     tmp_path: Path, long_run: bool
 ) -> None:
-    seed = chosen_seed()
-    print(f"seed {seed}")
-    draw = random.Random(seed)
-    with LedgerGroup(tmp_path, settings={"ropewalkKvRegions": 1}) as group:
-        leaders_of(group, group.members)
-        load = Load(group, seed)
-        load.start()
+    with one_region_under_load(tmp_path) as (group, draw):
         for number in range(30 if long_run else 3):
             time.sleep(draw.uniform(0.5, 1.0))
             leads = leaders_of(group, group.members)[0]
             victim = leads if draw.random() < 0.7 else draw.choice(group.members)
             disturb(group, victim, draw, kill=number % 2 == 0)
         time.sleep(0.5)
-        stop_and_read(group, load)
-    load.judge()
 
 
 def test_no_write_is_lost_or_done_twice_where_regions_are_cut_under_load_and_members_die(
@@ -69,13 +63,7 @@ def test_no_write_is_lost_or_done_twice_where_regions_are_cut_under_load_and_mem
 
 
 def test_a_member_with_a_flipped_byte_in_a_regions_log_is_filled_again_under_load(tmp_path: Path) -> None:
-    seed = chosen_seed()
-    print(f"seed {seed}")
-    draw = random.Random(seed)
-    with LedgerGroup(tmp_path, settings={"ropewalkKvRegions": 1}) as group:
-        leaders_of(group, group.members)
-        load = Load(group, seed)
-        load.start()
+    with one_region_under_load(tmp_path) as (group, draw):
         victim = draw.choice(group.members)
         region = victim.store / "kv" / "0"
         until(lambda: committed_pos(region) > 2_000, "some entries are noted as committed")
@@ -91,6 +79,18 @@ def test_a_member_with_a_flipped_byte_in_a_regions_log_is_filled_again_under_loa
         )  # fmt: skip
         assert "the log of a region is damaged" in victim.errors.read_text()
         until(lambda: not (region / "damaged").exists(), "what was put aside is removed")
+
+
+@contextmanager
+def one_region_under_load(folder: Path) -> Iterator[tuple[LedgerGroup, random.Random]]:
+    """Start a group with one region and a load on it; read all at the end, and judge the history."""
+    seed = chosen_seed()
+    print(f"seed {seed}")
+    with LedgerGroup(folder, settings={"ropewalkKvRegions": 1}) as group:
+        leaders_of(group, group.members)
+        load = Load(group, seed)
+        load.start()
+        yield group, random.Random(seed)
         stop_and_read(group, load)
     load.judge()
 

@@ -145,7 +145,7 @@ def test_a_jvm_goes_silently_without_an_archive_that_could_not_be_made(tmp_path:
 
 def test_the_workers_of_a_test_import_pyspark_with_its_bytecode(spark: SparkSession) -> None:
     if os.environ.get("SPARK_HOME") != str(unpacked_spark()):
-        pytest.skip("another home of Spark's is given")
+        pytest.skip("SPARK_HOME names another Spark than that of the tests")
 
     def bytecode(_number: int) -> str:
         from pyspark import worker

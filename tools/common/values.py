@@ -31,7 +31,7 @@ def convert_plain_values(command: Any) -> None:
 
 
 class _Conversion:
-    """What stands in for typer's conversion of one parameter."""
+    """Conversion of one parameter, in the place of typer's."""
 
     def __init__(self, by_typer: Callable[[], Any], descriptor: Any) -> None:
         self._by_typer = by_typer

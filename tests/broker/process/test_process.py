@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
 
 from broker.process.broker import BrokerProcess
 from broker.process.options import BrokerOptions
+from broker.remoting.session import Session
 from broker.replication.group_member import LogReplaced
 from broker.settings.config import METRICS_PORT, METRICS_PORTS, load_config
 from ropewalk.client.blocking.connection import Connection
@@ -481,3 +483,26 @@ def test_a_member_that_opens_its_store_again_is_linked_to_others_when_it_is_open
     process.close()
     refused, welcome = greetings
     assert refused == b"" and welcome != b""
+
+
+def test_the_shell_hears_as_a_turn_ends_that_pulls_were_put_off(tmp_path: Path) -> None:
+    settings = (
+        f"storePathRootDir={tmp_path}",
+        "mappedFileSizeCommitLog=1048576",
+        "listenPort=0",
+        "haListenPort=0",
+        "namesrvPort=0",
+        "metricsExporterType=DISABLE",
+    )
+    config = load_config(settings=settings, environ={}, local_ip=lambda: "127.0.0.1")
+    process = BrokerProcess(config, BrokerOptions())
+    process.start()
+    session = cast("Session", object())
+    for put_off in (True, False):
+        if put_off:
+            process.broker.catch_up_pulls.add(session, lambda: None)
+        else:
+            process.broker.catch_up_pulls.release(session)
+        process.end_turn()
+        assert (process.next_turn_s is not None) is put_off
+    process.close()

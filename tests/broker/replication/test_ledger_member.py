@@ -31,6 +31,25 @@ def test_a_message_is_acknowledged_when_a_quorum_has_it_and_every_member_shows_i
             assert follower.connect().pull("T").code == ResponseCode.SUCCESS, "followers serve reads"
 
 
+def test_a_consumer_at_the_end_of_a_follower_goes_to_the_leader_and_waits_there_while_there_is_none(
+    tmp_path: Path,
+) -> None:
+    with LedgerBrokers(tmp_path) as group:
+        leader = group.leader()
+        assert leader.connect().send("T", b"one", queueId=0).code == ResponseCode.SUCCESS
+        follower, other = group.followers()
+        group.until(lambda: len(bodies(follower)) == 1)
+        consumer = follower.connect()
+        at_the_end = pull_ext("T", queueOffset=1, sysFlag=6, suspendTimeoutMillis=60_000)
+        assert consumer.call(RequestCode.PULL_MESSAGE, at_the_end).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        group.stop(int(other.id[1]))
+        group.stop(int(leader.id[1]))
+        group.until(lambda: not follower.broker.group.limits.has_master)
+        consumer.ask(RequestCode.PULL_MESSAGE, at_the_end)
+        group.turn()
+        assert consumer.answers() == []
+
+
 def test_a_follower_refuses_messages_with_a_code_that_producers_retry_elsewhere(tmp_path: Path) -> None:
     with LedgerBrokers(tmp_path) as group:
         leader = group.leader()

@@ -152,6 +152,17 @@ def test_the_first_half_of_a_full_window_leaves_for_the_slave_before_the_second_
     assert len(seen(process)) == 1 + size
 
 
+def test_a_run_of_128_sends_is_not_halved(process: InProcess) -> None:
+    (slave,) = with_slave(process)
+    client = process.connect()
+    client.ask(V2, send_ext("T"), b"the topic")
+    slave.report()
+    client.feed(b"".join(request(V2, send_ext("T"), b"%03d" % n, opaque=100 + n) for n in range(128)))
+    assert len(slave.link.pushed) <= 1, slave.link.pushed
+    slave.report()
+    assert len(client.answers()) == 1 + 128
+
+
 def test_a_report_answers_producers_before_the_others_of_its_turn_are_looked_at(process: InProcess) -> None:
     (slave,) = with_slave(process)
     client = process.connect()

@@ -121,7 +121,7 @@ class DamagedTrouble(KvTrouble):
 
 
 class DamagedRegionsTrouble(DamagedTrouble, RegionsTrouble):
-    """The same with more regions."""
+    """Troubles of a group with several regions, damage to their logs among them."""
 
 
 class DamagedWorld(KvWorld):
