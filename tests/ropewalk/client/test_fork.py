@@ -154,6 +154,30 @@ def test_a_fork_while_another_thread_sends_leaves_no_lock_behind(ropewalk_broker
 @pytest.mark.parametrize(
     ("make", "use"),
     [
+        ("Producer(namesrv)", "[client.send_async(topic, b'x'), client.flush(), client.send(topic, b'y')]"),
+        ("Admin(namesrv)", "client.topic_config(topic)"),
+        ("PullConsumer(group, {topic: '*'}, namesrv)", "[client.poll(timeout=0.1), client.commit()]"),
+    ],
+)
+def test_a_blocking_client_imports_nothing_while_it_is_used(
+    ropewalk_broker: RopewalkBroker, make: str, use: str
+) -> None:
+    """A child that is forked while another thread imports a module waits for ever when it wants that module."""
+    told = run(
+        ropewalk_broker,
+        f"""
+        with {make} as client:
+            before = set(sys.modules)
+            {use}
+            print(json.dumps(sorted(set(sys.modules) - before)))
+        """,
+    )
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("make", "use"),
+    [
         ("Admin(namesrv)", "sorted(client.topic_config(topic)) != []"),
         ("PullConsumer(group, {topic: '*'}, namesrv, consume_from='first')", "poll(client)"),
         (
