@@ -53,7 +53,7 @@ _LITTLE = 64 << 10
 _FEW_BYTES = 1 << 20
 _STEP, _STEP_SLOW, _STEP_BUSY = 32 << 20, 1 << 20, 3 << 20
 _BEHIND, _BEHIND_MAX = 1 << 30, 8 << 30
-_WAIT_MS = 5000
+_WAIT_MS = 2000
 _RESTART_MS = 5000
 _STOP_S = 5.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -116,7 +116,10 @@ class KeyIndex(ABC):
             self._waiting.popleft()[2]()
 
     def when_built(self, through: int, callback: Callable[[], None]) -> None:
-        """Call back when records up to here can be found, or in five seconds: an index far behind still answers."""
+        """Call back when records up to here can be found, or in two seconds: an index far behind still answers.
+
+        Clients wait for three to five seconds.
+        """
         if self.position >= through:
             callback()
             return

@@ -12,6 +12,8 @@ from ropewalk.client.core.tracing.records import TraceRecord
 
 __all__ = ["Step", "life_of"]
 
+_FIRST_EVENTS = {"sent": 0, "stored": 1}
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -38,7 +40,12 @@ def life_of(wanted: str, found: Iterable[TraceRecord]) -> list[Step]:
         one for one in records if one.message_id in ids or (one.kind == "SubAfter" and not one.message_id)
     ]
     ends = {(one.request_id, one.message_id): one for one in mine if one.kind == "SubAfter"}
-    return sorted((step for one in mine for step in _steps(one, ends)), key=lambda step: step.time_ms)
+    return sorted((step for one in mine for step in _steps(one, ends)), key=_order)
+
+
+def _order(step: Step) -> tuple[int, int]:
+    """By time; within a millisecond a message is sent and stored before anything else becomes of it."""
+    return step.time_ms, _FIRST_EVENTS.get(step.event, len(_FIRST_EVENTS))
 
 
 def _steps(one: TraceRecord, ends: Mapping[tuple[str, str], TraceRecord]) -> Iterator[Step]:

@@ -144,7 +144,7 @@ def test_a_damaged_record_costs_the_rest_of_its_segment_and_is_told(world: World
     assert f"log offset {offsets[3]} is no record" in builder.findings[0]
 
 
-def test_a_query_is_answered_in_five_seconds_when_the_index_is_far_behind(world: World) -> None:
+def test_a_query_is_answered_before_clients_give_up_when_the_index_is_far_behind(world: World) -> None:
     class Stuck(KeyIndex):
         def stop(self, through: int, min_offset: int) -> None:
             pass
@@ -158,7 +158,7 @@ def test_a_query_is_answered_in_five_seconds_when_the_index_is_far_behind(world:
     index.when_built(100, lambda: answered.append(1))
     index.follow(100, 0)
     assert not answered
-    world.clock.ms += 5000
+    world.clock.ms += 2000
     index.follow(100, 0)
     assert answered
 

@@ -74,6 +74,12 @@ def test_a_life_is_drawn_in_order_with_attempts_costs_and_outcomes(wanted: str) 
     assert steps[0].host == "10.0.1.1" and steps[1].host == "10.0.0.1:10911"
 
 
+def test_what_happens_in_one_millisecond_is_drawn_in_the_order_of_a_life() -> None:
+    ended = ENDED.replace("1100", "1003")
+    events = [step.event for step in life_of("k1", decode_trace((ended + SENT).encode()))]
+    assert events == ["sent", "stored", "transaction ended"]
+
+
 def test_a_send_that_failed_was_stored_nowhere() -> None:
     (step,) = life_of("k3", decode_trace(NEIGHBOUR.encode()))
     assert (step.event, step.outcome, step.message_id) == ("sent", "failed", OTHER)

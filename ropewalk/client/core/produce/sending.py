@@ -274,7 +274,7 @@ class ProducerCore:
             result = yield from steps
             return result
         finally:
-            cost_ms = round((self._clock() - began) * 1000)
+            cost_ms = int((self._clock() - began) * 1000)  # not rounded up: began_ms was cut as well
             trace.record_send(topic, messages, keys, began_ms, cost_ms, result)
 
     def send_traces(self) -> Steps[None]:
