@@ -1,8 +1,11 @@
 """Code 12: messages by key, by unique key or by tag, found through the key index.
 
 The answer comes later, from a reader thread. A client asks every broker of a topic and merges, so a broker that finds
-nothing has to say 22; an empty success would count as an answer. Whatever is found, the answer tells how far the index
-has come. Only messages that really have the key are sent, although clients look again: the index knows only hashes.
+nothing has to say 22; an empty success would count as an answer. While the index is behind the log, and was not built
+within the time that a query waits, nothing found is "busy" and not 22: the message may be there.
+
+Whatever is found, the answer tells how far the index has come. Only messages that really have the key are sent,
+although clients look again: the index knows only hashes.
 """
 
 from __future__ import annotations
@@ -51,17 +54,26 @@ class Queries:
             by_tag=header.index_type == _BY_TAG and not header.unique_key_query,
         )
 
+        through = broker.store.readable_offset
+
         def done(found: Found | None) -> None:
+            behind = through - index.position
             if found is None:
-                answer = request.reply(
-                    ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, too many reads from disk"
+                answer = _busy(request, "too many reads from disk")
+            elif not found.records and behind > 0:
+                answer = _busy(
+                    request, f"the key index is {behind} bytes behind the log: ask again in a moment"
                 )
             else:
                 answer = _answer(request, found)
             session.outbox.send(request, answer)
 
-        broker.reader.query(index, broker.store.readable_offset, query, done)
+        broker.reader.query(index, through, query, done)
         return None
+
+
+def _busy(request: Command, why: str) -> Command:
+    return request.reply(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]system busy, {why}")
 
 
 def _answer(request: Command, found: Found) -> Command:

@@ -160,6 +160,31 @@ def test_too_many_queries_are_answered_busy(running: InProcess, monkeypatch: pyt
     assert query(client, "k").code == ResponseCode.SYSTEM_BUSY
 
 
+def test_nothing_found_in_an_index_that_is_behind_is_busy_and_what_is_found_is_told(
+    running: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = running.connect()
+    send(client, b"x", KEYS="old")
+    assert bodies(query(client, "old")) == [b"x"]
+    index = running.broker.store.index
+    assert index is not None
+    monkeypatch.setattr(index, "_work", lambda through, min_offset: None)  # a builder that does not keep up
+    send(client, b"y", KEYS="new")
+
+    def late(key: str) -> Command:
+        opaque = client.ask(
+            QUERY, {"topic": "T", "key": key, "maxNum": 1, "beginTimestamp": 0, "endTimestamp": FOREVER}
+        )
+        running.tick(later_ms=1900)
+        assert not client.link.sent, "the builder is given some time"
+        running.tick(later_ms=100)
+        return client.answer(opaque)
+
+    answer = late("new")
+    assert answer.code == ResponseCode.SYSTEM_BUSY and "behind the log" in (answer.remark or "")
+    assert bodies(late("old")) == [b"x"]
+
+
 # --- a disk that is nearly full ---------------------------------------------------------------------------
 
 
