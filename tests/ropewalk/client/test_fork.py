@@ -157,15 +157,22 @@ def test_a_fork_while_another_thread_sends_leaves_no_lock_behind(ropewalk_broker
         ("Producer(namesrv)", "[client.send_async(topic, b'x'), client.flush(), client.send(topic, b'y')]"),
         ("Admin(namesrv)", "client.topic_config(topic)"),
         ("PullConsumer(group, {topic: '*'}, namesrv)", "[client.poll(timeout=0.1), client.commit()]"),
+        ("TransactionProducer(print, namesrv, group=group)", "with client.transaction(topic, b'x'): pass"),
+        (
+            "PushConsumer(group, {topic: '*'}, seen.append, namesrv, consume_from='first')",
+            "while not seen: time.sleep(0.01)",
+        ),
     ],
 )
 def test_a_blocking_client_imports_nothing_while_it_is_used(
     ropewalk_broker: RopewalkBroker, make: str, use: str
 ) -> None:
     """A child that is forked while another thread imports a module waits for ever when it wants that module."""
+    ropewalk_broker.send(ropewalk_broker.topic("forked"), "x")
     told = run(
         ropewalk_broker,
         f"""
+        seen = []
         with {make} as client:
             before = set(sys.modules)
             {use}
