@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ropewalk.testing import RopewalkBroker
+from tests.support.long_run import ROOM_S
 from tests.support.processes import checkout_environment
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
@@ -99,7 +100,7 @@ def test_what_a_parent_has_gathered_is_sent_once_and_by_the_parent(ropewalk_brok
     told = run(
         ropewalk_broker,
         """
-        producer = Producer(namesrv, linger=0.5)
+        producer = Producer(namesrv, linger=30)
         futures = [producer.send_async(topic, f"parent {n}".encode()) for n in range(10)]
 
         def child():
@@ -244,7 +245,7 @@ def test_a_push_consumer_stays_with_its_parent_and_may_be_started_anew(
             def child():
                 queues, began, name = len(consumer.queues), time.monotonic(), consumer.client_id
                 consumer.close()
-                closed = time.monotonic() - began < 2
+                closed = time.monotonic() - began
                 consumer.start()
                 consumer.close()
                 return [queues, closed, name]
@@ -258,7 +259,8 @@ def test_a_push_consumer_stays_with_its_parent_and_may_be_started_anew(
         consumer.close()
         """,
     )
-    assert told == [0, True, True, ["before", "after"]]
+    queues, closed_s, is_another, seen = told
+    assert (queues, is_another, seen) == (0, True, ["before", "after"]) and closed_s < 2 + ROOM_S
 
 
 def test_an_async_client_is_refused_in_a_child_and_goes_on_in_its_parent(
