@@ -1,4 +1,4 @@
-"""One connection: a socket, the session that gives its bytes a meaning, and the bytes that it still owes its peer.
+"""A connection: a socket, the session that gives its bytes a meaning, and the bytes that it still owes its peer.
 
 What a session sends is kept here until the turn ends, and leaves with one call where the peer takes it. What a peer
 does not take stays; past `out_max` bytes the connection is not read any more until it has taken enough. Nothing here
@@ -201,7 +201,7 @@ class Connection:
     # -- for the shell -------------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Read once, and let the session have what arrived. HOT."""
+        """Read from the socket once, and hand the bytes to the session. HOT."""
         buffer = self._owner.buffer
         try:
             size = self._sock.recv_into(buffer)
@@ -222,7 +222,7 @@ class Connection:
             self._hang_up(exc)
 
     def resume(self) -> None:
-        """Let the session go on with what it had put off."""
+        """Let the session go on with the requests that it had put off."""
         try:
             self.session.resume()
         except Exception as exc:

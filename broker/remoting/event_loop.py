@@ -40,7 +40,7 @@ Events: TypeAlias = list[tuple[int, int]]
 
 
 class WaitHints(Protocol):
-    """What the loop is likely to hear next, which says how to wait for it."""
+    """Expectations of the next event, which say how to wait for it."""
 
     @property
     def peer_reply_expected(self) -> bool:
@@ -52,7 +52,7 @@ class WaitHints(Protocol):
 
 
 class EventLoop:
-    """One epoll, the turns that its events lead to, and the time in which there were none."""
+    """An epoll, the turns that its events lead to, and the time in which there were none."""
 
     def __init__(self, hints: WaitHints) -> None:
         self._hints = hints
