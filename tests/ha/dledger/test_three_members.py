@@ -167,7 +167,7 @@ async def test_a_leader_whose_disk_hangs_answers_nobody_though_others_have_it() 
         leader = await leader_of(members.all)
         leader.storage.is_held = True
         index = leader.append(b"x")
-        await until(lambda: leader.ledger.commit.index >= index, 3, "a quorum without the leader")
+        await until(lambda: leader.ledger.core.log.commit.index >= index, 3, "a quorum without the leader")
         assert leader.ledger.shown.end.index < index
         assert leader.disk.commit[0] < index, "no file is ahead of this disk"
         leader.storage.is_held = False
@@ -184,7 +184,7 @@ async def test_a_data_link_that_breaks_under_load_loses_and_repeats_nothing() ->
             payloads.append(b"%04d" % number)
             leader.append(payloads[-1])
             if number % 60 == 30:
-                for peer in leader.ledger.addresses:
+                for peer in leader.ledger.members.configurations.addresses:
                     if (link := leader.ledger.peers.link(peer, Link.DATA)) is not None:
                         link.hang_up("a test")
                 await trio.sleep(0.005)
@@ -260,7 +260,12 @@ async def test_status_tells_who_is_linked_and_how_far_each_peer_is() -> None:
         await shown(leader, leader.append(b"x"))
         await until(
             lambda: (
-                not (any(view.match < leader.ledger.commit.index for view in leader.ledger.status().peers))
+                not (
+                    any(
+                        view.match < leader.ledger.core.log.commit.index
+                        for view in leader.ledger.status().peers
+                    )
+                )
             ),
             2,
             "all have it",
