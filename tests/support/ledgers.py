@@ -18,6 +18,7 @@ from ropewalk.format.dledger.configuration import Configuration
 from ropewalk.format.dledger.entry import configuration_in, encode_entries
 from ropewalk.format.names import TERM_TOPIC
 from ropewalk.format.record import encode_record
+from tests.support.waiting import until_async
 
 SEGMENT = 64 << 10
 NOTHING = (-1, -1, 0)
@@ -379,15 +380,7 @@ class Node:
         return [each for each in found if TERM_TOPIC.encode() not in each]
 
 
-async def until(is_so: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait until something is so; fail with `what` if it takes longer."""
-    end = trio.current_time() + seconds
-    while not is_so():
-        assert trio.current_time() < end, f"not within {seconds} s: {what}"
-        await trio.sleep(0.004)
-
-
-async def leader_of(nodes: list[Node], seconds: float = 5.0) -> Node:
+async def leader_of(nodes: list[Node]) -> Node:
     """Wait for the one leader that may append, of these members, and that the others follow."""
 
     def leaders() -> list[Node]:
@@ -395,5 +388,5 @@ async def leader_of(nodes: list[Node], seconds: float = 5.0) -> Node:
         shown = [(node.ledger.standing.leader, node.ledger.standing.term) for node in nodes]
         return found if len(found) == 1 and shown == shown[:1] * len(nodes) else []
 
-    await until(lambda: bool(leaders()), seconds, "one leader")
+    await until_async(lambda: bool(leaders()), "one leader", pause_s=0.004)
     return leaders()[0]
