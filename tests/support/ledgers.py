@@ -326,7 +326,7 @@ class Node:
             readmitted=disk.readmitted,
         )
         self.ledger.on_noted = self._note_peers
-        self.port = self.shell.listeners.listen("127.0.0.1", addresses[id][1], self.ledger.accept)
+        self.port = self.shell.listeners.listen("127.0.0.1", addresses[id][1], self.ledger.peers.accept)
         self.scope = trio.CancelScope()
 
     def _note_peers(self) -> None:
