@@ -60,11 +60,11 @@ if TYPE_CHECKING:
     from ropewalk.client.core.consume.received import ReceivedMessage
     from ropewalk.client.core.messages import Message, SendResult
 
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 60.0
 """A loaded machine may be slow; a healthy one needs about half a second."""
 STOP_TIMEOUT_S = 10.0
-WAIT_S = 10.0
-"""How long the helpers wait for what a test expects."""
+WAIT_S = 30.0
+"""How long the helpers wait for what a test expects, and for an answer: longer than a loaded machine takes."""
 
 _NAME_SERVERS = ("NAMESRV_ADDR", "ROPEWALK_NAMESRV_ADDR")
 """Variables that would make a test's broker register with a cluster of others, and take its messages."""
@@ -221,7 +221,8 @@ class RopewalkBroker:
         """The address of the broker, `host:port`."""
         self.prefix = prefix
         """The prefix of every name of this test; empty at a broker of the test's own."""
-        self._client: Client | None = None
+        self._clients: dict[int, Client] = {}
+        """By the thread that it belongs to."""
 
     @property
     def process(self) -> BrokerProcess:
@@ -267,12 +268,16 @@ class RopewalkBroker:
 
     @property
     def client(self) -> Client:
-        """A blocking client without a group, to look at the program's messages and offsets. Closed with the test."""
-        if self._client is None:
+        """A blocking client without a group, to look at the program's messages and offsets. Closed with the test.
+
+        Each thread has its own: a handler may send while the test waits for messages.
+        """
+        client = self._clients.get(threading.get_ident())
+        if client is None:
             from ropewalk.client.blocking.simple import Client
 
-            self._client = Client(self.namesrv)
-        return self._client
+            client = self._clients[threading.get_ident()] = Client(self.namesrv, timeout=WAIT_S)
+        return client
 
     def send(self, topic: str, body: bytes | str | Message) -> SendResult:
         """Send one message from a client of the test's own, apart from the program under test."""
@@ -322,9 +327,9 @@ class RopewalkBroker:
 
     def close(self) -> None:
         """Hang up. The broker goes on for the next test."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
 
     def _read(self, topic: str) -> list[ReceivedMessage]:
         from ropewalk.client.core.consume.received import TopicQueue, received

@@ -13,6 +13,7 @@ from ropewalk.client.admin.results import LedgerStatus
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.errors import RopewalkError
 from tests.support.documents import check_shown, commands, program, run, text_of
+from tests.support.long_run import ROOM_S
 from tests.support.ports import free_ports
 from tests.support.processes import checkout_command, checkout_environment
 from tests.support.waiting import until
@@ -41,13 +42,18 @@ def stand_in(folder: Path, namesrv: int, ports: list[int]) -> None:
     )
 
 
-def members(namesrv: int) -> tuple[LedgerStatus, ...]:
-    """Return the members that answer; none while nobody leads."""
+def answering(namesrv: int) -> tuple[LedgerStatus, ...]:
+    """Return the members that answer."""
     try:
         with Admin(f"127.0.0.1:{namesrv}", timeout=2.0) as admin:
-            found = admin.ledger_status()
+            return admin.ledger_status()
     except (RopewalkError, OSError):
         return ()
+
+
+def members(namesrv: int) -> tuple[LedgerStatus, ...]:
+    """Return the members that answer; none while nobody leads."""
+    found = answering(namesrv)
     leaders = [each for each in found if each.leads]
     return found if len(leaders) == 1 and all(each.leader == leaders[0].id for each in found) else ()
 
@@ -59,8 +65,15 @@ def wait_for_members(namesrv: int, count: int, folder: Path) -> str:
         logs = "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(folder.glob("*.log")))
         return f"{members(namesrv)}\n{logs}"
 
-    until(lambda: len(members(namesrv)) == count, told, pause_s=0.1)
-    return next(each.id for each in members(namesrv) if each.leads)
+    found: tuple[LedgerStatus, ...] = ()
+
+    def agree() -> bool:
+        nonlocal found
+        found = members(namesrv)
+        return len(found) == count
+
+    until(agree, told, pause_s=0.1)
+    return next(each.id for each in found if each.leads)
 
 
 def wait_until_listening(port: int) -> None:
@@ -107,7 +120,7 @@ def test_the_tour_of_dledger_does_what_it_shows(tmp_path: Path) -> None:
             except ProcessLookupError:
                 continue
     assert sorted(consumed.split()) == ["one", "two"]
-    assert gap_s < 5.0, f"the members took {gap_s:.1f} s to agree on a new leader"
+    assert gap_s < 5.0 + ROOM_S, f"the members took {gap_s:.1f} s to agree on a new leader"
 
 
 def test_the_tour_starts_a_group_with_four_commands() -> None:
@@ -146,6 +159,15 @@ def test_the_runbook_lets_a_member_in_that_lost_its_disk_while_the_others_work(t
     assert started == 4 and sorted(consumed.split()) == ["one", "three", "two"]
 
 
+def wait_until_leaderless(namesrv: int, id: str) -> None:
+    """Wait until a member knows that nobody leads."""
+    until(
+        lambda: any(each.id == id and not each.leader for each in answering(namesrv)),
+        lambda: str(answering(namesrv)),
+        pause_s=0.1,
+    )
+
+
 def wait_for_refusal(log: Path) -> None:
     """Wait until a new member has said that the group does not have it yet."""
     until(lambda: "is no member of group" in log.read_text(), f"{log.name}: not refused")
@@ -173,7 +195,7 @@ def test_the_runbook_changes_members_while_the_group_works_and_goes_on_with_one(
             elif "kill -9 $(cat n1.pid)" in command.words:
                 wait_for_members(namesrv, 2, tmp_path)
             elif "kill -9 $(cat n2.pid" in command.words:
-                time.sleep(2)  # until the one that is left knows
+                wait_until_leaderless(namesrv, "n4")
             elif " consume " in command.words:
                 consumed = output
     finally:

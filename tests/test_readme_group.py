@@ -17,7 +17,6 @@ from tests.support.waiting import until
 from tools.admin.ha import COLUMNS, status_rows
 from tools.admin.handover import HandoverFailed, Members, find_group
 
-PATIENCE_S = 40.0
 PORTS = ("127.0.0.1:9876", "10911", "10931")
 NOTHING: Mapping[str, str] = {}
 QUIET = {"ROPEWALK_LOG_LEVEL": "warning", "ROPEWALK_LOG_FORMAT": "text"}

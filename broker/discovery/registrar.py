@@ -33,6 +33,8 @@ _RETRY_S = 3.0
 _WANTED_S = 1.0
 _FIRST_S = 2 * _RETRY_S
 """The pause of a newcomer before a name server that was away: brokers that it knew before come first."""
+_FAREWELL_S = 3.0
+"""As long as other requests to a name server may take; the broker goes on serving meanwhile."""
 
 
 class Group(Protocol):
@@ -232,7 +234,7 @@ class Registrar:
         self._group.set_registered(most)
 
     async def unregister(self) -> None:
-        """Say good-bye, so that no client is sent here any more; gives up on a name server after a second."""
+        """Say good-bye, so that no client is sent here any more; gives up on a name server that does not answer."""
         if self._local is not None:
             self._local.handle(self._farewell(), self)
         async with trio.open_nursery() as nursery:
@@ -240,10 +242,10 @@ class Registrar:
                 nursery.start_soon(self._leave, address)
 
     async def _leave(self, address: str) -> None:
-        with trio.move_on_after(1.0):
+        with trio.move_on_after(_FAREWELL_S):
             try:
                 async with open_connection(address) as connection:
-                    await connection.call(self._farewell(), 1.0)
+                    await connection.call(self._farewell(), _FAREWELL_S)
             except* (RopewalkError, OSError):
                 pass  # it will notice by itself: no heartbeat comes any more
 

@@ -29,7 +29,8 @@ log = structlog.get_logger("broker.routes")
 FRESH_S: Final = 30.0
 KEPT_MAX: Final = 10_000
 WAITING_MAX: Final = 1_000
-_CALL_S: Final = 3.0
+_CALL_S: Final = 2.0
+"""Whoever waits for the answer gives up after three seconds."""
 
 
 class RouteFinder:

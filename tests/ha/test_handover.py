@@ -175,7 +175,7 @@ def test_a_watcher_fails_over_by_itself_and_says_so(tmp_path: Path) -> None:
             )
         finally:
             watching.terminate()
-            watching.wait(20)
+            watching.wait(60)
             if watching.stdout is not None:
                 watching.stdout.close()
         assert set(load.acknowledged) <= set(group.consume("demo"))

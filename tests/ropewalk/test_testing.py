@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anyio
@@ -14,6 +15,7 @@ import anyio.to_thread
 import pytest
 
 from ropewalk import Admin, AsyncProducer, Producer
+from ropewalk.client.blocking.simple import Client
 from ropewalk.client.core.messages import Message
 from ropewalk.testing import BrokerDidNotStart, BrokerProcess, RopewalkBroker
 from tests.bench.fixture_times import reset_gaps
@@ -86,6 +88,23 @@ def test_a_topic_that_comes_later_is_waited_for(ropewalk_broker: RopewalkBroker)
     late.start()
     assert [message.body for message in ropewalk_broker.messages(topic, 1)] == [b"at last"]
     late.join()
+
+
+def test_threads_may_use_the_helpers_at_once(ropewalk_broker: RopewalkBroker) -> None:
+    """As a handler that sends while the test waits for messages: a client belongs to one thread."""
+    topic = ropewalk_broker.topic()
+    together = threading.Barrier(4)
+
+    def use(_number: int) -> Client:
+        together.wait(60)
+        for _ in range(20):
+            ropewalk_broker.send(topic, b"x")
+            ropewalk_broker.messages(topic, 1)
+        return ropewalk_broker.client
+
+    with ThreadPoolExecutor(4) as threads:
+        assert len(set(threads.map(use, range(4)))) == 4
+    assert len(ropewalk_broker.messages(topic)) == 80
 
 
 def test_bodies_that_the_default_producer_compressed_are_unpacked(ropewalk_broker: RopewalkBroker) -> None:

@@ -18,6 +18,7 @@ from ropewalk.format.dledger.configuration import Configuration
 from ropewalk.format.dledger.entry import configuration_in, encode_entries
 from ropewalk.format.names import TERM_TOPIC
 from ropewalk.format.record import encode_record
+from tests.support.waiting import until_async
 
 SEGMENT = 64 << 10
 NOTHING = (-1, -1, 0)
@@ -320,12 +321,12 @@ class Node:
             lambda: time.monotonic_ns() // 1_000_000,
             self.rng,
             draw=self.rng.randbytes,
-            wake=self.shell.wake,
+            wake=self.shell.loop.wake,
             known=disk.known,
             readmitted=disk.readmitted,
         )
         self.ledger.on_noted = self._note_peers
-        self.port = self.shell.listen("127.0.0.1", addresses[id][1], self.ledger.accept)
+        self.port = self.shell.listeners.listen("127.0.0.1", addresses[id][1], self.ledger.peers.accept)
         self.scope = trio.CancelScope()
 
     def _note_peers(self) -> None:
@@ -334,7 +335,7 @@ class Node:
 
     def _post(self, callback: Callable[[], None]) -> None:
         self._due.append(callback)
-        self.shell.wake()
+        self.shell.loop.wake()
 
     def begin_turn(self) -> None: ...
 
@@ -368,7 +369,7 @@ class Node:
     def append(self, payload: bytes) -> int:
         """Append an entry, and have a turn propose it."""
         index = self.storage.append(payload)
-        self.shell.wake()
+        self.shell.loop.wake()
         return index
 
     @property
@@ -379,15 +380,7 @@ class Node:
         return [each for each in found if TERM_TOPIC.encode() not in each]
 
 
-async def until(is_so: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait until something is so; fail with `what` if it takes longer."""
-    end = trio.current_time() + seconds
-    while not is_so():
-        assert trio.current_time() < end, f"not within {seconds} s: {what}"
-        await trio.sleep(0.004)
-
-
-async def leader_of(nodes: list[Node], seconds: float = 5.0) -> Node:
+async def leader_of(nodes: list[Node]) -> Node:
     """Wait for the one leader that may append, of these members, and that the others follow."""
 
     def leaders() -> list[Node]:
@@ -395,5 +388,5 @@ async def leader_of(nodes: list[Node], seconds: float = 5.0) -> Node:
         shown = [(node.ledger.standing.leader, node.ledger.standing.term) for node in nodes]
         return found if len(found) == 1 and shown == shown[:1] * len(nodes) else []
 
-    await until(lambda: bool(leaders()), seconds, "one leader")
+    await until_async(lambda: bool(leaders()), "one leader", pause_s=0.004)
     return leaders()[0]

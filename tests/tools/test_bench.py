@@ -140,7 +140,7 @@ def load(
     batch: int = 1,
     serialization: Serialization = "json",
     rate: float | None = None,
-    duration_s: float = 0.15,
+    duration_s: float = 0.3,
     reply_timeout_s: float = 5.0,
 ) -> ProduceSpec:
     return ProduceSpec(
@@ -442,7 +442,7 @@ def pull_load(port: int) -> PullSpec:
         end=(8, 8),
         connections=3,
         warm_up_s=0.0,
-        duration_s=0.15,
+        duration_s=0.3,
     )
 
 
@@ -531,7 +531,7 @@ def test_the_broker_is_learned_from_a_name_server() -> None:
 def test_the_command_makes_the_topic_and_prints_one_object() -> None:
     with serving(accept_all) as responder:
         arguments = ["produce", "--broker", f"127.0.0.1:{responder.port}", "--queues", "3", "--json"]
-        arguments += ["--warm-up", "0", "--duration", "0.1", "--label", "A0", "--binary", "--batch", "2"]
+        arguments += ["--warm-up", "0", "--duration", "0.3", "--label", "A0", "--binary", "--batch", "2"]
         result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
@@ -545,7 +545,7 @@ def test_a_void_rate_shows_in_the_table_and_in_the_exit_status() -> None:
     refuse = EveryTenth(lambda request: encode_frame(request.reply(2, "[TIMEOUT_CLEAN_QUEUE]broker busy")))
     with serving(refuse) as responder:
         arguments = ["produce", "--broker", f"127.0.0.1:{responder.port}", "--queues", "1"]
-        result = CliRunner().invoke(app, [*arguments, "--warm-up", "0", "--duration", "0.1"])
+        result = CliRunner().invoke(app, [*arguments, "--warm-up", "0", "--duration", "0.3"])
     assert result.exit_code == 1
     assert "VOID" in result.stdout
     assert "code 2" in result.stdout
@@ -586,7 +586,7 @@ def test_a_missing_backlog_is_stored_before_it_is_pulled() -> None:
 
     with serving(broker) as responder:
         arguments = ["pull", "--broker", f"127.0.0.1:{responder.port}", "--queues", "1", "--json"]
-        arguments += ["--backlog", "100", "--body-size", "10", "--warm-up", "0", "--duration", "0.1"]
+        arguments += ["--backlog", "100", "--body-size", "10", "--warm-up", "0", "--duration", "0.3"]
         result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert stored == 100, "the first message, which makes the topic, is one of them"
@@ -638,7 +638,7 @@ def test_a_request_that_no_broker_takes_is_refused_before_anything_is_sent(words
 
 def test_a_result_that_cannot_be_printed_is_told_with_its_count() -> None:
     with serving(accept_all) as responder, open("/dev/full", "w") as full:
-        words = ("--broker", f"127.0.0.1:{responder.port}", "--warm-up", "0", "--duration", "0.1")
+        words = ("--broker", f"127.0.0.1:{responder.port}", "--warm-up", "0", "--duration", "0.3")
         ended = subprocess.run(
             command_line("bench", "produce", *words),
             stdout=full,

@@ -3,7 +3,8 @@
 import pytest
 
 from broker.admin.base import AdminContext
-from broker.admin.relay import RELAY_TIMEOUT_MS
+from broker.admin.relay import RELAY_TIMEOUT_MS, STATUS_TIMEOUT_MS
+from ropewalk.client.admin.cluster import ADMIN_TIMEOUT_S
 from ropewalk.codes import FrameFlag, RequestCode, ResponseCode
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import FRAME_SIZE_MAX, Command, encode_frame
@@ -127,3 +128,18 @@ def test_the_offsets_of_every_client_of_a_group_are_gathered(
     assert table["c2"] == {}
     assert client.call(STATUS, {"topic": "T", "group": "nobody"}).code == 1
     assert client.call(STATUS, {"topic": "none", "group": "g"}).code == 1
+
+
+def test_what_some_clients_of_a_group_say_is_told_before_an_administrator_gives_up_on_a_silent_one(
+    running: InProcess, client: Client, member: Client
+) -> None:
+    silent = running.connect()
+    silent.heartbeat(client_id="c2", group="g", topics={"T": "*"})
+    running.tick()
+    member.answers()
+    client.send("T")
+    opaque = client.ask(STATUS, {"topic": "T", "group": "g"})
+    give(member, asked(member), 0, b'{"messageQueueTable":{{"brokerName":"b","queueId":1,"topic":"T"}:5}}')
+    running.tick(STATUS_TIMEOUT_MS)
+    assert list(fastjson.loads(client.answer(opaque).body)["consumerTable"]) == ["c1"]
+    assert STATUS_TIMEOUT_MS <= (ADMIN_TIMEOUT_S - 1) * 1000

@@ -383,7 +383,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         for _ in range(
             3
-        ):  # the good-bye is given up after a second, which a busy machine may take for the signals
+        ):  # the good-bye is given up after a while, which a busy machine may take for the signals
             with broker(tmp_path, "-n", address) as running:
                 with Connection(address_of(running)) as connection:
                     assert ask(connection, V2, send_ext("T"), b"kept").code == 0

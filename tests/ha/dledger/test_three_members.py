@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import trio
 
+from ha.dledger.status import PeerView
 from ha.raft.types import Link, Role, Settings
-from tests.support.ledgers import MemoryDisk, Node, leader_of, until
+from tests.support.ledgers import MemoryDisk, Node, leader_of
 from tests.support.long_run import ROOM_S
 from tests.support.ports import free_ports
+from tests.support.waiting import until_async
 
 
 class Group:
@@ -44,9 +46,8 @@ class Group:
 
     async def agree(self, payloads: list[bytes], nodes: list[Node] | None = None) -> None:
         """Wait until each member shows exactly these payloads."""
-        await until(
+        await until_async(
             lambda: all(node.payloads == payloads for node in nodes or self.all),
-            20,
             f"{len(payloads)} payloads everywhere",
         )
 
@@ -86,7 +87,7 @@ def join(one: Node, others: list[Node]) -> None:
 
 
 async def shown(node: Node, index: int) -> None:
-    await until(lambda: node.ledger.shown.end.index >= index, 20, f"entry {index} shown")
+    await until_async(lambda: node.ledger.shown.end.index >= index, f"entry {index} shown")
 
 
 @in_trio
@@ -134,7 +135,7 @@ async def test_a_leader_without_links_loses_its_lead_and_its_tail_is_cut() -> No
             leader.append(b"lost")
         successor = await leader_of(others)
         await shown(successor, successor.append(b"after"))
-        await until(lambda: leader.ledger.standing.role is not Role.LEADER, 3, "the old leader steps down")
+        await until_async(lambda: leader.ledger.standing.role is not Role.LEADER, "the old leader steps down")
         assert b"lost" not in leader.payloads, "what no quorum has is not shown"
         assert leader.storage.leads is None
         join(leader, others)
@@ -167,7 +168,7 @@ async def test_a_leader_whose_disk_hangs_answers_nobody_though_others_have_it() 
         leader = await leader_of(members.all)
         leader.storage.is_held = True
         index = leader.append(b"x")
-        await until(lambda: leader.ledger.commit.index >= index, 3, "a quorum without the leader")
+        await until_async(lambda: leader.ledger.core.log.commit.index >= index, "a quorum without the leader")
         assert leader.ledger.shown.end.index < index
         assert leader.disk.commit[0] < index, "no file is ahead of this disk"
         leader.storage.is_held = False
@@ -184,7 +185,7 @@ async def test_a_data_link_that_breaks_under_load_loses_and_repeats_nothing() ->
             payloads.append(b"%04d" % number)
             leader.append(payloads[-1])
             if number % 60 == 30:
-                for peer in leader.ledger.addresses:
+                for peer in leader.ledger.members.configurations.addresses:
                     if (link := leader.ledger.peers.link(peer, Link.DATA)) is not None:
                         link.hang_up("a test")
                 await trio.sleep(0.005)
@@ -234,7 +235,7 @@ async def test_a_full_disk_of_a_follower_stops_nobody() -> None:
             index = leader.append(payload)
             await trio.sleep(0.001)
         await shown(leader, index)
-        await until(lambda: bool(full.ledger.core.election.stuck), 2, "it is stuck")
+        await until_async(lambda: bool(full.ledger.core.election.stuck), "it is stuck")
         full.storage.is_full = full.storage.is_held = False
         full.storage.work()
         await members.agree(payloads)
@@ -258,26 +259,18 @@ async def test_status_tells_who_is_linked_and_how_far_each_peer_is() -> None:
     async with group() as members:
         leader = await leader_of(members.all)
         await shown(leader, leader.append(b"x"))
-        await until(
-            lambda: (
-                not (any(view.match < leader.ledger.commit.index for view in leader.ledger.status().peers))
-            ),
-            2,
-            "all have it",
-        )
+
+        def is_up_to_date(view: PeerView) -> bool:
+            is_linked = view.control and view.data and view.state == "REPLICATE"
+            return is_linked and view.heard_ms < 500 and view.match >= leader.ledger.core.log.commit.index
+
+        await until_async(lambda: all(map(is_up_to_date, leader.ledger.status().peers)), "all have it")
         status = leader.ledger.status()
         assert status.standing.role is Role.LEADER and status.elections == 1
-        assert all(
-            view.control and view.data and view.state == "REPLICATE" and view.heard_ms < 500
-            for view in status.peers
-        )
         follower = next(node for node in members.all if node is not leader)
         assert {view.match for view in follower.ledger.status().peers} == {-1}
         members.kill(follower)
-        await until(
-            lambda: (
-                not (any(view.control for view in leader.ledger.status().peers if view.id == follower.id))
-            ),
-            2,
+        await until_async(
+            lambda: not any(view.control for view in leader.ledger.status().peers if view.id == follower.id),
             "its links are down",
         )
