@@ -94,7 +94,7 @@ class AdminLedger:
                     me=member.me,
                     to=target or "none of the others",
                     leader=leader,
-                    members=", ".join(member.ledger.config.members),
+                    members=", ".join(member.ledger.members.config.members),
                 )
                 reply = request.reply(ResponseCode.SYSTEM_ERROR, f"{result.value}: {words}")
             if result is TransferResult.UNKNOWN_MEMBER:  # as a change of a stranger is answered
@@ -120,7 +120,7 @@ class AdminLedger:
             if isinstance(result, str):
                 reply = request.reply(ResponseCode.ILLEGAL_OPERATION, result)
             elif result in (ChangeResult.SUCCESS, ChangeResult.NOTHING_TO_CHANGE):
-                config = member.ledger.config
+                config = member.ledger.members.config
                 ext = {"result": result.value, "voters": ",".join(config.voters)}
                 reply = request.reply(ResponseCode.SUCCESS, ext=ext | {"learners": ",".join(config.learners)})
             else:

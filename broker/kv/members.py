@@ -51,11 +51,14 @@ class RegionMembers:
     def is_removed(self) -> bool:
         """Return True if this member is none of the group any more, by the newest configuration in its log."""
         shared = self._shared
-        return shared.configurations.newest is not None and shared.me.id not in shared.config.members
+        return (
+            shared.members.configurations.newest is not None
+            and shared.me.id not in shared.members.config.members
+        )
 
     def identity(self) -> dict[str, object]:
         """Return the id of this member and, once settled, those of all members and the entry that says so."""
-        settled = self._shared.settled
+        settled = self._shared.members.settled
         told: dict[str, object] = {"member": self._shared.me.id}
         if settled is not None:
             told |= {"index": settled[0], "members": config_of(settled[1]).members}
@@ -64,8 +67,8 @@ class RegionMembers:
     def begin(self, region: KvRegion) -> None:
         """Begin with the first members of a region, if they are known, and its log has not named any."""
         base = self._base(region)
-        if not region.ledger.is_founded and base is not None and base != UNKNOWN:
-            region.ledger.found(base)
+        if not region.ledger.members.is_founded and base is not None and base != UNKNOWN:
+            region.ledger.members.found(base)
 
     def _base(self, region: KvRegion) -> Config | None:
         if region.origin is not None:
@@ -73,31 +76,31 @@ class RegionMembers:
             return parent.ledger.core.log.configs.at(index)
         # Logs from before regions could change their members name none, although they have entries.
         is_known = region.machine.region.id == 0 or region.ledger.core.log.end.index >= 0
-        return self._shared.founding if is_known else None
+        return self._shared.members.founding if is_known else None
 
     def tick(self) -> None:
         """Have regions follow the group where this member leads them, and tell the leaders of the others."""
-        settled = self._shared.settled
+        settled = self._shared.members.settled
         for region in self._regions:
             self.begin(region)
-            if settled is not None and region.ledger.is_founded:
+            if settled is not None and region.ledger.members.is_founded:
                 self._follow(region, *settled)
 
     def _follow(self, region: KvRegion, index: int, found: Configuration) -> None:
-        ledger = region.ledger
+        members = region.ledger.members
         if (
-            index <= ledger.configurations.follows
-            or ledger.config.old
-            or _are_same(ledger.config, config_of(found))
+            index <= members.configurations.follows
+            or members.config.old
+            or _are_same(members.config, config_of(found))
         ):
             return
         if region.leads:
-            ledger.following.follow(index, found)
+            members.following.follow(index, found)
             return
         now = self._now()
         if now - self._told_at.get(region.number, now - _TELL_AGAIN_MS) >= _TELL_AGAIN_MS:
             self._told_at[region.number] = now
-            ledger.forward(encode_configuration(replace(found, follows=index)), lambda answer: None)
+            region.ledger.forward(encode_configuration(replace(found, follows=index)), lambda answer: None)
 
     def told(self, region: KvRegion, data: bytes) -> None:
         """Hear of a final, committed configuration of the group, as the leader of a region."""
@@ -105,13 +108,13 @@ class RegionMembers:
             found = decode_configuration(data)
         except CorruptRecord:
             return
-        if region.leads and region.ledger.is_founded:
+        if region.leads and region.ledger.members.is_founded:
             self._follow(region, found.follows, found)
 
     @property
     def behind(self) -> list[int]:
         """Return the regions that have still to follow the group, as far as they are applied here."""
-        settled = self._shared.settled
+        settled = self._shared.members.settled
         return [
             region.machine.region.id
             for region in self._regions

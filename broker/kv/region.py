@@ -88,7 +88,7 @@ def _directory(context: BrokerContext, id: int) -> Path:
 
 def can_be_filled(ledger: LedgerShell) -> bool:
     """Return whether the others are a majority without this member, and can fill its log again."""
-    others = [voter for voter in ledger.config.voters if voter != ledger.me.id]
+    others = [voter for voter in ledger.members.config.voters if voter != ledger.me.id]
     return ledger.core.quorum.is_majority(others)
 
 
@@ -168,7 +168,7 @@ class KvRegion:
     def open(self, shared: LedgerShell, settings: Settings) -> None:
         """Apply the log, and become a member that shares the links of `shared`. Blocks. Raises `StoreDamaged`.
 
-        Where the log names no members, they are to be told by `ledger.found`.
+        Where the log names no members, they are to be told by `ledger.members.found`.
         """
         context, disk = self._context, self._context.disk
         if self.marker.exists and not disk.exists(self._root / "currterm"):
@@ -196,7 +196,7 @@ class KvRegion:
             lost=self.marker.is_lost,
         )
         self._store.entries.look_for_damage = partial(self._met_damage, shared)
-        self.ledger.on_readmitted = partial(self._worker.submit, self.marker.end, lambda _none: None)
+        self.ledger.readmission.on_ended = partial(self._worker.submit, self.marker.end, lambda _none: None)
         self.ledger.on_standing = self._stand
         self.ledger.snapshots.make = self.snapshots.make
         self.ledger.on_replaced = self._on_replaced
@@ -268,7 +268,7 @@ class KvRegion:
     def is_news(self, index: int) -> bool:
         """Return whether no log that this member may have lost before had this entry, as far as can be told."""
         ledger = self.ledger
-        begun = max(self._known_through, ledger.readmitted_through)
+        begun = max(self._known_through, ledger.readmission.through)
         return index > begun and not ledger.core.readmission.is_learner
 
     def is_kept(self, index: int) -> bool:
@@ -370,7 +370,7 @@ class KvRegion:
             "endKey": region.end.hex(),
             "epoch": region.epoch,
             "member": ledger.me.id,
-            "members": sorted(filter(None, ledger.addresses)),
+            "members": sorted(filter(None, ledger.members.configurations.addresses)),
             "role": standing.role.value,
             "term": standing.term,
             "leader": standing.leader,
@@ -378,7 +378,7 @@ class KvRegion:
             "leads": self.leads,
             "learns": ledger.core.readmission.is_learner,
             "end": end.index,
-            "committed": ledger.commit.index,
+            "committed": ledger.core.log.commit.index,
             "applied": machine.applied,
             "logBytes": self.log_bytes,
             "keys": len(machine.values),

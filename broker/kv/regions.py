@@ -62,7 +62,8 @@ from broker.kv.region import (
     marker_of,
 )
 from broker.settings.dledger import region_keys
-from ha.dledger.ledger import LedgerShell, voter_key
+from ha.dledger.ledger import LedgerShell
+from ha.dledger.members.readmission import Readmission
 from ha.kv.machine import KvMachine
 from ha.kv.region import REGIONS_MAX, Region, gap_in
 from ha.raft.types import Settings
@@ -269,11 +270,9 @@ class KvRegions:
 
     def _begin(self, parent: KvRegion, index: int, machine: KvMachine) -> None:
         """Open a region that begins while its members run."""
-        me, peers = self._shared.me, self._shared.peers
-        if parent.is_news(index) and peers.known.get(voter_key(me.id, parent.number)) == me.incarnation:
+        if parent.is_news(index) and parent.ledger.readmission.is_noted:
             # A log of this member that was lost had no part in the new region: its readmission is over here, too.
-            peers.known[voter_key(me.id, machine.region.id + 1)] = me.incarnation
-            self._shared.on_noted()
+            Readmission(self._shared.peers, machine.region.id + 1).note()
         if machine.region.id not in self._awaiting:
             self._open_born(parent, index, machine, replace(self._settings, is_newborn=True))
         if machine.region.id not in self._regions:

@@ -41,5 +41,5 @@ def _values(region: KvRegion) -> tuple[float, ...]:
     return (
         region.leads, len(machine.values), machine.used_bytes, machine.memory_max, len(machine.sessions),
         region.log_bytes, region.replay_bytes, bool(region.snapshots.failure),
-        max(ledger.commit.index - machine.applied, 0), region.waiting,
+        max(ledger.core.log.commit.index - machine.applied, 0), region.waiting,
     )  # fmt: skip

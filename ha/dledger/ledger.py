@@ -2,43 +2,39 @@
 
     links, storage, timer, appends   --events-->   RaftNode.step   --effects-->   storage, store, links
 
-Events that arise while effects are carried out are queued and never nested. What the broker has appended is told
-before any other event, because the core must know of it before it hears of a newer leader. Effects are carried out in
-their order; nothing waits, since nothing in them depends on a write of the same step (rule 1). No line here decides
-about terms or roles.
+Effects are carried out in their order; nothing waits, since nothing in them depends on a write of the same step (rule
+1). No line here decides about terms or roles.
 
 The turn. Frames are handled as they arrive. Everything that is done once for all that came together is done by
 `end_turn`: one run of appends to each peer, one flush, one move of the shown end. `hurry` does the first two earlier,
 for a turn that goes on.
 
-Each of these is left to an object of its own: reads (`reads`), requests for the leader (`forwards`), the end that
-consumers see (`shown`), snapshots (`snapshots`), room on the disk (`room`), configurations in the log and to be
-appended (`members`). The shell tells them what has happened, in the order that the core asks for.
+Each of these is left to an object of its own: the order of events (`events`), messages with the bytes of their runs
+(`outbox`), reads (`reads`), requests for the leader (`forwards`), the end that consumers see (`shown`), snapshots
+(`snapshots`), room on the disk (`room`), the members of the group and configurations to be appended (`members`). The
+shell tells them what has happened, in the order that the core asks for.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-import crc32c
 import structlog
 
 from ha.dledger.callbacks import Callbacks
+from ha.dledger.events import EventQueue
 from ha.dledger.forwards import Done, Forwards
-from ha.dledger.kept import KeptBytes
-from ha.dledger.links.frames import config_of, to_fields
 from ha.dledger.links.hello import Identity
-from ha.dledger.links.link import Connection, PeerLink
+from ha.dledger.links.link import PeerLink
 from ha.dledger.links.peer_status import region_field
 from ha.dledger.links.peers import Peers
-from ha.dledger.members.changes import Change, target_of
-from ha.dledger.members.configurations import Configurations
-from ha.dledger.members.following import Following
-from ha.dledger.members.overrides import refusal_to_go_alone, refusal_to_readmit, refusal_to_trust
+from ha.dledger.members.group_members import GroupMembers
+from ha.dledger.members.overrides import core_alone, is_writing, refusal_to_go_alone, refusal_to_trust
+from ha.dledger.members.readmission import Readmission
 from ha.dledger.members.records import ConfigurationRecords
+from ha.dledger.outbox import Outbox
 from ha.dledger.reads import PendingReads
 from ha.dledger.roles import RoleHistory
 from ha.dledger.room import DiskRoom
@@ -49,12 +45,9 @@ from ha.dledger.storage import LogPoint, LogRun, LogStorage, ReplicaStore
 from ha.raft.node import RaftNode
 from ha.raft.types import (
     UNKNOWN,
-    Append,
     Appended,
     Applied,
     Ballot,
-    ChangeAsked,
-    ChangeResult,
     Config,
     CutDone,
     DoubtDropped,
@@ -62,7 +55,6 @@ from ha.raft.types import (
     Effects,
     Event,
     Fetched,
-    Founded,
     Leaving,
     Link,
     Linked,
@@ -80,30 +72,17 @@ from ha.raft.types import (
     Tick,
     TransferAsked,
     TransferResult,
-    link_of,
 )
-from ropewalk.errors import RemoteProtocolError, RopewalkError
-from ropewalk.format.dledger.configuration import Configuration
 from ropewalk.format.dledger.entry import configuration_in
-from ropewalk.format.dledger.frame import Kind, encode_head_with
+from ropewalk.format.dledger.frame import Kind
 
 log = structlog.get_logger("ha.dledger")
-
-FORCED_TERMS = 100
-"""By how much a member that goes on alone raises its term: what others did without it must not look newer."""
-
-
-def voter_key(me: MemberId, group: int) -> str:
-    """Return the name under which a member notes, beside its peers, the incarnation that votes in a group again."""
-    return f"{me}/{group}" if group else me
-
-
-class MemberFailed(RopewalkError):
-    """A member whose state is inconsistent, or whose write failed: it must stop rather than vote again."""
 
 
 class LedgerShell:
     """A member of a group, with its links, its log and its core."""
+
+    core: RaftNode
 
     def __init__(
         self,
@@ -125,12 +104,12 @@ class LedgerShell:
         """Begin with an opened log. `addresses` are those in `dLegerPeers`, the own one included.
 
         They are the group's members while the log names none; with a configuration in the log they only help to find
-        a member that has moved. A group that shares the links of another one has none of them: it waits for `found`
-        while its log names no members, and neither votes for itself nor counts until then.
+        a member that has moved. A group that shares the links of another one has none of them: while its log names no
+        members it waits for `members.found`, and neither votes for itself nor counts until then.
 
         `now_ms` is monotonic; `draw` returns random bytes that nobody can guess; `wake` has the owner call `end_turn`
         soon, in a turn of its own; `known` are the incarnations of peers that were noted before, and of this member
-        itself the ones that vote although the log before was lost (`voter_key`); `readmitted` are the members let in
+        itself the ones that vote although the log before was lost (`Readmission`); `readmitted` are the members let in
         again. `shares`: the links of another group of the same members, which looks after them, and the number of this
         group on them. `lost`: the log before was damaged and its ballot is here, so this member learns before it votes.
         """
@@ -143,8 +122,13 @@ class LedgerShell:
             told = {id: f"{host}:{port}" for id, (host, port) in addresses.items()}
             self.peers = Peers(me, told, known or {}, readmitted, self, now_ms, draw)
         first = Config(tuple(sorted(addresses))) if addresses else UNKNOWN
-        self.configurations = Configurations(first, self._group, storage, self.peers)
-        self.following = Following(self._group, self.configurations, self.peers.book, self._ask_for_change)
+        self._events = EventQueue(self, self.peers)
+        self._tell = self._events.tell
+        self.members = GroupMembers(
+            first, self._group, storage, self.peers, lambda: self.core, self._tell, now_ms, wake
+        )
+        self.readmission = Readmission(self.peers, self._group)
+        configurations = self.members.configurations
         self.core = RaftNode(
             me.id,
             first,
@@ -154,9 +138,9 @@ class LedgerShell:
             end=Point(*storage.end),
             commit=Point(*storage.commit),
             doubt=Point(*storage.doubt) if storage.doubt is not None else None,
-            readmitted=self.peers.known.get(voter_key(me.id, self._group)) == me.incarnation,
+            readmitted=self.readmission.is_noted,
             lost=lost,
-            configs=self.configurations.rows,
+            configs=configurations.rows,
         )
         self.me = me
         self.on_standing: Callable[[Standing], None] = lambda standing: None
@@ -165,8 +149,6 @@ class LedgerShell:
         """Called when the shown end has moved; answers that wait for it may leave."""
         self.on_noted: Callable[[], None] = lambda: None
         """Called when `peers.known` or `peers.readmitted` have changed, to be noted."""
-        self.on_readmitted: Callable[[], None] = lambda: None
-        """Called when this member, which had lost its log, has caught up and votes again."""
         self.on_replaced: Callable[[], None] = lambda: None
         """Called when a snapshot is to replace the log: the store has to be closed and opened again."""
         self.shown = ShownLog(storage, replica)
@@ -179,12 +161,9 @@ class LedgerShell:
         self._now = now_ms
         self._rng = rng
         self._wake = wake
-        self._events: deque[tuple[Event, bytes | memoryview]] = deque()
-        self._is_stepping = False
-        self._failure: BaseException | None = None
-        self._kept = KeptBytes()
+        self._outbox = Outbox(self._group, self.peers)
         self._records = ConfigurationRecords(
-            me.id, self.configurations, replica, self._drain, self._tell_appended
+            me.id, configurations, replica, self._events.drain, self.tell_appended
         )
         self._needs_flush = False
         self.snapshots = SnapshotExchange(
@@ -192,33 +171,11 @@ class LedgerShell:
         )
         self._reads = PendingReads()
         self._transfers: Callbacks[TransferResult] = Callbacks()
-        self._changes: Callbacks[ChangeResult] = Callbacks()
         self._room = DiskRoom(self._group)
-        self.readmitted_through = -1
-        """The end of the log when the readmission of this member ended, in this life."""
         storage.on_stuck = self._stuck
         if shares is not None:
             self.peers.pin(self._group, filter(None, self.core.peers))
             self.peers.join(self._group, self, storage.segment_size)
-
-    @property
-    def commit(self) -> Point:
-        """Return the commit point of the core; `shown` follows it."""
-        return self.core.log.commit
-
-    @property
-    def config(self) -> Config:
-        """Return the configuration in force."""
-        return self.configurations.current
-
-    @property
-    def addresses(self) -> dict[MemberId, str]:
-        """Return the members of the configuration in force, this one too if it is one, and their addresses."""
-        return self.configurations.addresses
-
-    def accept(self, connection: Connection) -> PeerLink:
-        """Return the session of a connection to this member's port."""
-        return self.peers.accept(connection)
 
     # -- turns and time ----------------------------------------------------------------------------------
 
@@ -227,13 +184,13 @@ class LedgerShell:
 
         Raises `MemberFailed` once this member must not go on.
         """
-        self._refuse_to_go_on()
+        self._events.refuse_to_go_on()
         records, shown = self._records, self.shown
         if records.opening or records.changing:
             records.append(self._core_end)
         if self._reads.of_turn:
             self._tell(self._reads.question(self._now()))
-        self._drain()
+        self._events.drain()
         self._flush()
         if (shown.commits or shown.target) and (moved := shown.advance(self.core.log.durable)) is not None:
             self.on_shown(moved)  # first: whoever waits for the point reads the state through it
@@ -243,13 +200,13 @@ class LedgerShell:
 
     def hurry(self) -> None:
         """Send the appended entries to the peers and the disk now, in the middle of a turn."""
-        self._drain()
+        self._events.drain()
         self._flush()
         self.peers.push()
 
     def tick(self, late: int) -> None:
         """Tell the core that time went on; `late`: how much later than it had asked for, in ms."""
-        self._refuse_to_go_on()
+        self._events.refuse_to_go_on()
         now = self._now()
         if not self._group:
             self.peers.tick(now, late)
@@ -272,48 +229,6 @@ class LedgerShell:
         """
         self._tell(TransferAsked(self._transfers.add(done), target, self._now()))
         self._wake()
-
-    def change(self, change: Change, done: Callable[[ChangeResult], None]) -> None:
-        """Change the members of the group, as its leader; `done` is told the outcome, once it is on a quorum.
-
-        Raises `ChangeRefused` for a change that makes no sense.
-        """
-        config = self.config
-        target = config if config.old else target_of(change, config, self.addresses)
-        if change.address and change.member not in config.members:
-            self.peers.book.tell(change.member, change.address)
-        self._ask_for_change(target, done)
-
-    def _ask_for_change(self, target: Config, done: Callable[[ChangeResult], None]) -> None:
-        self._tell(ChangeAsked(self._changes.add(done), target, self._now()))
-        self._wake()
-
-    # -- groups that share the links ---------------------------------------------------------------------
-
-    @property
-    def founding(self) -> Config | None:
-        """Return the members with which the first other group begins; None while this log has none for good."""
-        index, found = self.configurations.of_store
-        return config_of(found) if found is not None and index <= self.commit.index else None
-
-    @property
-    def settled(self) -> tuple[int, Configuration] | None:
-        """Return the configuration to follow, and its index; None while it is joint or not committed."""
-        configs = self.core.log.configs
-        is_settled = 0 <= configs.index <= self.commit.index and not configs.in_force.old
-        return (
-            (configs.index, self.configurations.newest) if is_settled and self.configurations.newest else None
-        )
-
-    @property
-    def is_founded(self) -> bool:
-        """Tell whether this member knows the members of the group."""
-        return self.core.config != UNKNOWN
-
-    def found(self, base: Config) -> None:
-        """Begin with these members, which every member of the group begins with: the log names none."""
-        self.configurations.first = base
-        self._tell(Founded(base, self._now()))
 
     def read(self, done: Callable[[bool], None]) -> None:
         """Have `done(True)` called when the shown state may be read as the newest there is; it must read at once.
@@ -374,17 +289,6 @@ class LedgerShell:
         """Have the incarnations of the peers written down."""
         self.on_noted()
 
-    def readmit(self, peer: MemberId) -> str | None:
-        """Let in the next log with which a member comes; return in words why not, if it is not let in."""
-        status = self.peers.status.get(peer)
-        is_linked = status is not None and (status.control or status.data)
-        why = refusal_to_readmit(peer, self.peers.members, is_linked, self.me.id, self.standing.leader)
-        if why is not None:
-            return why
-        self.peers.readmit(peer)
-        log.warning("a member that lost its log is let in again", peer=peer)
-        return None
-
     def trust(self) -> str | None:
         """Count this log as it is, although its end is in doubt; return in words why not, where that is not to be."""
         me, doubt = self.me.id, self.core.election.doubt
@@ -407,14 +311,11 @@ class LedgerShell:
         core, peers = self.core, self.peers
         linked = [peer for peer in peers.members if peers.link(peer, Link.CONTROL) is not None]
         why = refusal_to_go_alone(
-            self.me.id, self.config, self.standing.leader, linked, core.readmission.is_learner
+            self.me.id, self.members.config, self.standing.leader, linked, core.readmission.is_learner
         )
         if why is not None:
             return why
-        is_idle = (
-            core.log.durable == core.log.end.index and not core.log.is_cutting and not core.election.stuck
-        )
-        if not is_idle or core.election.saved != core.election.ballot:
+        if is_writing(core):
             return f"{self.me.id} is writing: try again"
         log.warning("this member goes on alone", member=self.me.id, end=core.log.end.index, term=core.term)
         self._reads.refuse_all()
@@ -423,60 +324,16 @@ class LedgerShell:
         self.on_noted()
         self._storage.end_doubt()
         self._cuts_before += core.log.cuts
-        self.core = RaftNode(
-            self.me.id,
-            Config((self.me.id,)),
-            self._settings,
-            ballot=Ballot(core.term + FORCED_TERMS),
-            rows=core.log.terms.rows,
-            end=core.log.end,
-            commit=core.log.commit,
-            readmitted=True,
-        )
+        self.core = core_alone(core, self.me.id, self._settings)
         return None
 
     # -- events in, effects out --------------------------------------------------------------------------
-
-    def _tell(self, event: Event, data: bytes | memoryview = b"") -> None:
-        if self._failure is None:
-            self._events.append((event, data))
-            if not self._is_stepping:
-                self._drain()
-
-    def _drain(self) -> None:
-        """Tell the core everything that is queued, what was appended before all else."""
-        assert not self._is_stepping, "events are queued while effects are carried out"
-        self._is_stepping = True
-        try:
-            self._tell_appended()
-            while self._events:
-                event, data = self._events.popleft()
-                try:
-                    effects = self.core.step(event)
-                except RemoteProtocolError as exc:
-                    assert isinstance(event, Received), event
-                    self.peers.hang_up(event.peer, event.link, str(exc))
-                    continue
-                self._carry_out(effects, event, data)
-        except BaseException as exc:
-            # The broker's shell hangs up on a peer whose bytes raise, and goes on. Here nothing may go on.
-            self._failure = exc
-            self._events.clear()
-            raise
-        finally:
-            self._is_stepping = False
-
-    def _refuse_to_go_on(self) -> None:
-        if self._failure is not None:
-            raise MemberFailed(
-                f"{self.me.id} of group {self.me.group} must stop: {self._failure}"
-            ) from self._failure
 
     def _core_end(self) -> tuple[int, int]:
         """Return the core's term, and the index of its last entry."""
         return self.core.term, self.core.log.end.index
 
-    def _tell_appended(self, config: Config | None = None) -> None:
+    def tell_appended(self, config: Config | None = None) -> None:
         """Tell the core the runs that were appended; with `config`, the one entry that carries it."""
         appended = self._replica.take_appended(self._settings.frame_bytes_max)
         if appended:
@@ -486,24 +343,25 @@ class LedgerShell:
             now = self._now()
             told = []
             for first, entries, term, pos, size, data in appended:
-                self._kept.add(first, entries, data)
-                told.append((Appended(Run(first, entries, term, pos, size, config), now), b""))
-            self._events.extendleft(reversed(told))
+                self._outbox.kept.add(first, entries, data)
+                told.append(Appended(Run(first, entries, term, pos, size, config), now))
+            self._events.put_first(told)
             self._needs_flush = True
 
-    def _carry_out(self, effects: Effects, event: Event, data: bytes | memoryview) -> None:
+    def carry_out(self, effects: Effects, event: Event, data: bytes | memoryview) -> None:
+        """Carry out the effects of an event, which came with `data`. HOT."""
         storage = self._storage
         if effects.save is not None:
             storage.save(effects.save.term, effects.save.vote, partial(self._saved, effects.save))
         if effects.cut is not None:
             point = effects.cut
             storage.cut(point.index, point.term, point.pos, partial(self._tell, CutDone(point)))
-            self.configurations.cut(point.index)
+            self.members.configurations.cut(point.index)
         for run, skip in effects.place:
             storage.place(run.first, run.count, run.term, run.pos, data, skip)
             self._needs_flush = True
             if run.config is not None:
-                self.configurations.add(run.first, configuration_in(data))
+                self.members.configurations.add(run.first, configuration_in(data))
         if effects.role is not None:
             self._stand(effects.role)
         if effects.open_term is not None:
@@ -513,7 +371,7 @@ class LedgerShell:
             self._records.changing = effects.append_config
             self._wake()
         for peer, message in effects.send:
-            self._send(peer, message, event, data)
+            self._outbox.send(peer, message, event, data)
         for peer, index, size in effects.fetch:
             storage.read(index, size, partial(self._fetched, peer, index))
         for peer in effects.snapshot_to:
@@ -527,18 +385,11 @@ class LedgerShell:
         if effects.doubt_over:
             storage.end_doubt()
         if effects.readmitted:
-            log.info(
-                "this member has caught up, and votes again",
-                member=self.me.id, end=self.core.log.end.index, **region_field(self._group),
-            )  # fmt: skip
-            self.readmitted_through = self.core.log.end.index
-            self.peers.known[voter_key(self.me.id, self._group)] = self.me.incarnation
-            self.peers.groups[0][0].noted()
-            self.on_readmitted()
+            self.readmission.ended(self.core.log.end.index)
         for token, result in effects.done:
             self._transfers.tell(token, result)
         for token, outcome in effects.changed:
-            self._changes.tell(token, outcome)
+            self.members.changes.tell(token, outcome)
         for token, ok in effects.reads:
             self._reads.answered(token, ok)
 
@@ -560,7 +411,7 @@ class LedgerShell:
         if run is None:
             self._tell(Fetched(peer, Point(index - 1, -1, 0), None, self._now()))
         else:
-            found, data = self.configurations.first_part(Run(*run), data)
+            found, data = self.members.configurations.first_part(Run(*run), data)
             self._tell(Fetched(peer, Point(*prev), found, self._now()), data)
 
     def _replaced(self) -> None:
@@ -576,28 +427,10 @@ class LedgerShell:
         before, self.standing = self.standing, standing
         if before.role is Role.LEADER and (standing.role is not Role.LEADER or standing.term != before.term):
             self._records.forget()
-            self._kept.clear()
+            self._outbox.kept.clear()
             self._replica.follow()
-        self.roles.note(before, standing, self._now(), self.core.log.end, self.commit)
+        self.roles.note(before, standing, self._now(), self.core.log.end, self.core.log.commit)
         self.on_standing(standing)
-
-    # -- messages ----------------------------------------------------------------------------------------
-
-    def _send(self, peer: MemberId, message: Message, event: Event, data: bytes | memoryview) -> None:
-        """Owe a peer a message; one whose link is down is lost, as on any network. HOT."""
-        link = self.peers.link(peer, link_of(message))
-        if link is None:
-            return
-        frame, flags, count, numbers = to_fields(message)
-        body: bytes | memoryview = b""
-        checksum = 0
-        if isinstance(message, Append) and (run := message.run) is not None:
-            if isinstance(event, Fetched) and event.run == run:
-                body, checksum = data, crc32c.crc32c(data)
-            else:
-                body, checksum = self._kept.get(run.first, run.count)
-            assert len(body) == run.size, (run, len(body))
-        link.send(encode_head_with(frame, flags, self._group, count, numbers, len(body), checksum), body)
 
     # -- a disk without room ------------------------------------------------------------------------------
 
@@ -609,11 +442,11 @@ class LedgerShell:
 
     def status(self) -> LedgerStatus:
         """Return this member as it sees itself and the others."""
-        core = self.core
+        core, config = self.core, self.members.config
         views = peer_views(self.peers, core.dispatchers, self._now())
         return LedgerStatus(
-            self.me.id, self.me.group, self.standing, core.log.end, core.log.durable, self.commit, self.shown.end,
+            self.me.id, self.me.group, self.standing, core.log.end, core.log.durable, core.log.commit, self.shown.end,
             self.roles.elections, self.roles.changes, views, core.readmission.is_learner, core.readmission.unmet,
-            self._room.is_stuck, self.config.voters, self.config.old, self.config.learners,
+            self._room.is_stuck, config.voters, config.old, config.learners,
             core.election.doubt,
         )  # fmt: skip

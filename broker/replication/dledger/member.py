@@ -30,7 +30,8 @@ import trio
 import ropewalk
 from broker.context import BrokerContext
 from broker.kv.regions import KvRegions
-from broker.remoting.shell import Connection, Shell
+from broker.remoting.connection import Connection
+from broker.remoting.shell import Shell
 from broker.replication.block_repair import BlockRepair
 from broker.replication.dledger.blocks import BlockGiver, LedgerBlocks
 from broker.replication.dledger.impaired import ImpairedMember
@@ -47,7 +48,7 @@ from ha.dledger.ledger import LedgerShell
 from ha.dledger.links.hello import Identity
 from ha.dledger.links.link import PeerLink
 from ha.dledger.members.changes import Change, ChangeKind, ChangeRefused, target_of
-from ha.dledger.members.overrides import REGIONS_STAY
+from ha.dledger.members.overrides import REGIONS_STAY, readmit
 from ha.dledger.status import LedgerStatus
 from ha.dledger.storage import LogPoint, LogStorage, ReplicaStore
 from ha.raft.types import ChangeResult, MemberId, Role, Settings, Standing, TransferResult
@@ -128,7 +129,7 @@ class LedgerMember:
     @property
     def quorum(self) -> int:
         """Return how many members make a majority."""
-        return len(self.ledger.config.voters) // 2 + 1
+        return len(self.ledger.members.config.voters) // 2 + 1
 
     # -- identity ------------------------------------------------------------------------------------
 
@@ -287,7 +288,7 @@ class LedgerMember:
         why = None
         if standing.leader is None or (standing.role is Role.LEADER and not self.limits.is_leader):
             why = self._place(standing)
-        notes = membership_notes(self.me, self.ledger.config, self._log_is_empty)
+        notes = membership_notes(self.me, self.ledger.members.config, self._log_is_empty)
         return replace(before, is_master=self.limits.is_leader, epoch=self.epoch, fence=why, notes=notes)
 
     def ledger_status(self) -> LedgerStatus:
@@ -341,7 +342,7 @@ class LedgerMember:
         self.ledger.snapshots.make = self._make_snapshot
         self.ledger.on_replaced = self.replaced.set
         if self.kv is not None:
-            self.ledger.configurations.has_store = True
+            self.ledger.members.configurations.has_store = True
             self.kv.open(self.ledger, settings)
         self._term = self.ledger.standing.term
         self._limit(self.ledger.standing)
@@ -384,7 +385,7 @@ class LedgerMember:
 
     def readmit(self, peer: MemberId, done: Callable[[str | None], None]) -> None:
         """Let a member in that lost its log; `done` is told why not, or None once that is on disk."""
-        why = self.ledger.readmit(peer)
+        why = readmit(peer, self.ledger.peers, self.ledger.standing.leader)
         if why is not None:
             done(why)
         else:
@@ -400,7 +401,7 @@ class LedgerMember:
         link.stall_exempt = True  # how long a peer may be silent is for the core to say
         if self._impaired is not None:
             return self._impaired.accept(link)
-        return self.ledger.accept(link)
+        return self.ledger.peers.accept(link)
 
     async def run(self, turns: Turns, shell: Shell) -> LogReplaced:
         """Be a member until cancelled, or until a snapshot replaces the log. Cuts are done while it is open."""
@@ -450,13 +451,13 @@ class LedgerMember:
                 f"CHANGE_IN_PROGRESS: the key-value store's regions {', '.join(map(str, behind))} have still to follow "
                 "the last change of the members: see `ropewalk kv status`, and try again"
             )
-        ledger, config = self.ledger, self.ledger.config
+        members, config = self.ledger.members, self.ledger.members.config
         if self.probe_member is None or not self.limits.is_leader or change.kind is not ChangeKind.LEARN:
-            ledger.change(change, done)
+            members.change(change, done)
             return
-        target_of(change, config, ledger.addresses)
+        target_of(change, config, members.configurations.addresses)
         if change.member in config.members:
-            ledger.change(change, done)
+            members.change(change, done)
             return
 
         def answered(why: str | None) -> None:
@@ -464,7 +465,7 @@ class LedgerMember:
                 done(why)
                 return
             try:
-                ledger.change(change, done)
+                members.change(change, done)
             except ChangeRefused as refused:
                 done(str(refused))
 
@@ -515,7 +516,7 @@ class LedgerMember:
 
     def ready_words(self) -> ReadyWords:
         return ready_words(
-            self.me, self.ha_address, self._group, self.ledger.config, self.quorum, self._log_is_empty
+            self.me, self.ha_address, self._group, self.ledger.members.config, self.quorum, self._log_is_empty
         )
 
     @property

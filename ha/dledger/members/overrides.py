@@ -1,6 +1,7 @@
 """Decisions that a group leaves to an operator: let in a member that lost its log, trust a log in doubt, go on alone.
 
-Each rule returns the reason in words why it is not to be, or None.
+Each rule returns the reason in words why it is not to be, or None. What a member does then that goes on alone is the
+shell's; the core with which it begins is made here.
 """
 
 from __future__ import annotations
@@ -8,11 +9,28 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+import structlog
+
+from ha.dledger.links.peers import Peers
+from ha.raft.node import RaftNode
 from ha.raft.quorum import QuorumAckChecker
-from ha.raft.types import Config, MemberId
+from ha.raft.types import Ballot, Config, MemberId, Settings
 
-__all__ = ["LEADERLESS_MS", "REGIONS_STAY", "refusal_to_go_alone", "refusal_to_readmit", "refusal_to_trust"]
+__all__ = [
+    "LEADERLESS_MS",
+    "REGIONS_STAY",
+    "core_alone",
+    "is_writing",
+    "readmit",
+    "refusal_to_go_alone",
+    "refusal_to_readmit",
+    "refusal_to_trust",
+]
 
+log = structlog.get_logger("ha.dledger")
+
+FORCED_TERMS: Final = 100
+"""By how much a member that goes on alone raises its term: what others did without it must not look newer."""
 LEADERLESS_MS: Final = 5_000
 """How long a member must have known no leader before its log in doubt is trusted: elections take less."""
 REGIONS_STAY: Final = (
@@ -21,6 +39,17 @@ REGIONS_STAY: Final = (
     "(docs/operate/dledger.md)"
 )
 """Why no member of such a group goes on alone."""
+
+
+def readmit(peer: MemberId, peers: Peers, leader: MemberId | None) -> str | None:
+    """Let in the next log with which a member comes; return in words why not, if it is not let in."""
+    status = peers.status.get(peer)
+    is_linked = status is not None and (status.control or status.data)
+    why = refusal_to_readmit(peer, peers.members, is_linked, peers.me.id, leader)
+    if why is None:
+        peers.readmit(peer)
+        log.warning("a member that lost its log is let in again", peer=peer)
+    return why
 
 
 def refusal_to_readmit(
@@ -77,3 +106,27 @@ def refusal_to_go_alone(
             f"{me} is linked to {', '.join(sorted(linked))}: together they are a majority, and elect a leader"
         )
     return None
+
+
+def is_writing(core: RaftNode) -> bool:
+    """Return whether the log or the ballot of a member is not on its disk yet, or waits to be cut or for room."""
+    election, found = core.election, core.log
+    is_idle = found.durable == found.end.index and not found.is_cutting and not election.stuck
+    return not is_idle or election.saved != election.ballot
+
+
+def core_alone(core: RaftNode, me: MemberId, settings: Settings) -> RaftNode:
+    """Return a core that goes on where another one stopped, with a configuration of this member only.
+
+    Its first election writes the configuration down.
+    """
+    return RaftNode(
+        me,
+        Config((me,)),
+        settings,
+        ballot=Ballot(core.term + FORCED_TERMS),
+        rows=core.log.terms.rows,
+        end=core.log.end,
+        commit=core.log.commit,
+        readmitted=True,
+    )

@@ -44,7 +44,8 @@ class KvGroup(LedgerBrokers):
         def points() -> set[tuple[tuple[int, ...], ...]]:
             return {
                 tuple(
-                    (each.number, each.machine.applied, each.ledger.commit.index) for each in regions(member)
+                    (each.number, each.machine.applied, each.ledger.core.log.commit.index)
+                    for each in regions(member)
                 )
                 for member in self.members.values()
             }

@@ -46,7 +46,11 @@ def take_in(group: KvGroup, index: int, **fields: str) -> Member:
 
 def voters(member: Member, id: int = 0) -> tuple[str, ...]:
     found = regions(member).get(id)
-    return found.ledger.config.voters if found is not None and not found.ledger.config.old else ()
+    return (
+        found.ledger.members.config.voters
+        if found is not None and not found.ledger.members.config.old
+        else ()
+    )
 
 
 def put(group: KvGroup, key: bytes, value: bytes, id: int = 0) -> None:
@@ -127,7 +131,7 @@ def test_a_learner_has_the_regions_and_is_in_no_majority_of_them(tmp_path: Path)
         new = group.start(3)
         make(group, "learn", 3, address=raft_address(3))
         group.until(lambda: region(new).machine.get(b"a") == b"1", "it has the state")
-        config = region(new).ledger.config
+        config = region(new).ledger.members.config
         assert (config.voters, config.learners) == (("n0", "n1", "n2"), ("n3",))
         assert get(new, b"a") == [b"1"]
 
@@ -141,7 +145,7 @@ def test_a_new_member_does_not_begin_a_region_with_the_members_in_its_settings(t
         for _ in range(300):
             group.turn()
         for new in news:
-            assert region(new).ledger.config == UNKNOWN and region(new).ledger.term == 0
+            assert region(new).ledger.members.config == UNKNOWN and region(new).ledger.term == 0
         for index in (0, 1, 2):
             group.start(index)
         for index in (3, 4):
@@ -156,7 +160,9 @@ def test_regions_begin_with_the_members_in_the_log_where_the_store_comes_later(t
         group.start(3)
         make(group, "learn", 3, address=raft_address(3))
         make(group, "promote", 3, replacing="n0")
-        group.until(lambda: all(not each.member.ledger.config.old for each in group.members.values()), "done")
+        group.until(
+            lambda: all(not each.member.ledger.members.config.old for each in group.members.values()), "done"
+        )
         group.stop(0)
         for index in (1, 2, 3):
             group.stop(index)
@@ -242,7 +248,7 @@ def test_the_next_change_waits_until_all_regions_have_followed_but_a_removal_doe
     with KvGroup(tmp_path) as group:
         put(group, b"a", b"1")
         leader = group.region_leader()
-        region(leader).ledger.following.follow = lambda index, found: None  # type: ignore[method-assign]
+        region(leader).ledger.members.following.follow = lambda index, found: None  # type: ignore[method-assign]
         group.start(3)
         make(group, "learn", 3, address=raft_address(3))
         answer = ask(group, "promote", 3)

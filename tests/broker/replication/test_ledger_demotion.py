@@ -58,7 +58,10 @@ def test_a_delayed_message_whose_copy_was_cut_is_delivered_by_the_same_member_wh
         new = group.leader()
         assert new is not old and bodies(new) == []
         group.until(
-            lambda: bodies(old) == bodies(new) and old.member.ledger.commit == new.member.ledger.commit
+            lambda: (
+                bodies(old) == bodies(new)
+                and old.member.ledger.core.log.commit == new.member.ledger.core.log.commit
+            )
         )
         operator, target = new.connect(), {"to": old.id}
         group.until(

@@ -35,7 +35,7 @@ def make(group: LedgerBrokers, change: str, index: int, **fields: str) -> None:
 
 
 def voters(member: Member) -> tuple[str, ...]:
-    config = member.member.ledger.config
+    config = member.member.ledger.members.config
     return config.voters if not config.old else ()
 
 
@@ -145,7 +145,7 @@ def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
         assert answer.code == ResponseCode.ILLEGAL_OPERATION and "n3 is not what listens at" in (
             answer.remark or ""
         )
-        assert "n3" not in leader.ledger.config.members, "nothing is entered in the log"
+        assert "n3" not in leader.ledger.members.config.members, "nothing is entered in the log"
         leader.probe_member = lambda member, address, done: done(None)
         make(group, "learn", 3, address=raft_address(3))
         answer = ask(group, "promote", 3)

@@ -13,6 +13,7 @@ import pytest
 from broker.replication.dledger.state import LedgerState
 from broker.state.groups import SubscriptionGroupConfig
 from broker.state.topics import TopicConfig
+from ha.dledger.members.overrides import readmit
 from ropewalk.codes import RequestCode, ResponseCode
 from tests.broker.replication.group_tables import change_all, tables, until_equal
 from tests.support.ledger_brokers import LedgerBrokers, Member
@@ -126,7 +127,8 @@ def test_a_member_behind_retention_comes_back_by_a_snapshot(tmp_path: Path, is_e
         if is_empty:
             rmtree(tmp_path / f"n{index}")
             for member in group.members.values():
-                assert member.member.ledger.readmit(f"n{index}") is None
+                ledger = member.member.ledger
+                assert readmit(f"n{index}", ledger.peers, ledger.standing.leader) is None
         group.start(index)
         caught_up(group)
         until_equal(group)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ha.dledger.ledger import LedgerShell, MemberFailed
+from ha.dledger.events import MemberFailed
+from ha.dledger.ledger import LedgerShell
 from ha.dledger.links.hello import Identity
 from ha.raft.types import Role, Settings
 from tests.support.ledgers import MemoryDisk, MemoryStorage

@@ -168,7 +168,7 @@ async def test_a_leader_whose_disk_hangs_answers_nobody_though_others_have_it() 
         leader = await leader_of(members.all)
         leader.storage.is_held = True
         index = leader.append(b"x")
-        await until_async(lambda: leader.ledger.commit.index >= index, "a quorum without the leader")
+        await until_async(lambda: leader.ledger.core.log.commit.index >= index, "a quorum without the leader")
         assert leader.ledger.shown.end.index < index
         assert leader.disk.commit[0] < index, "no file is ahead of this disk"
         leader.storage.is_held = False
@@ -185,7 +185,7 @@ async def test_a_data_link_that_breaks_under_load_loses_and_repeats_nothing() ->
             payloads.append(b"%04d" % number)
             leader.append(payloads[-1])
             if number % 60 == 30:
-                for peer in leader.ledger.addresses:
+                for peer in leader.ledger.members.configurations.addresses:
                     if (link := leader.ledger.peers.link(peer, Link.DATA)) is not None:
                         link.hang_up("a test")
                 await trio.sleep(0.005)
@@ -262,7 +262,7 @@ async def test_status_tells_who_is_linked_and_how_far_each_peer_is() -> None:
 
         def is_up_to_date(view: PeerView) -> bool:
             is_linked = view.control and view.data and view.state == "REPLICATE"
-            return is_linked and view.heard_ms < 500 and view.match >= leader.ledger.commit.index
+            return is_linked and view.heard_ms < 500 and view.match >= leader.ledger.core.log.commit.index
 
         await until_async(lambda: all(map(is_up_to_date, leader.ledger.status().peers)), "all have it")
         status = leader.ledger.status()

@@ -136,7 +136,7 @@ class MembersWorld(KvWorld):
         super()._judge()
         expected = {node.id for node in self.nodes}
         for node in self.nodes:
-            for config in (node.member.ledger.config, node.region.ledger.config):
+            for config in (node.member.ledger.members.config, node.region.ledger.members.config):
                 if {*config.voters} != expected or config.old or config.learners:
                     raise Broken(f"{node} has {config}, and not {sorted(expected)}")
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 from broker.broker import Broker
 from broker.replication.dledger.member import LedgerMember
 from broker.settings.config import BrokerConfig, load_config
-from ha.dledger.ledger import LedgerShell, MemberFailed
+from ha.dledger.events import MemberFailed
+from ha.dledger.ledger import LedgerShell
 from ha.raft.types import Link, MemberId, Role
 from ropewalk.errors import RopewalkError
 from store.io.workers import FlushFailed

@@ -107,7 +107,7 @@ class StoreMember(Member):
         )
         self.core = self.shell.core
         self.shell.core = cast(RaftNode, WatchedCore(self, self.shell.core))
-        self.shell.peers = cast(Peers, SimPeers(self, self.shell.peers))
+        SimLinks(self).put_into(self.shell.peers)
         self._see()
         self._see_queues()
         return True
@@ -162,7 +162,7 @@ class StoreMember(Member):
                 case TransferAsked(token, target):
                     shell.transfer(target, partial(self.world.clients.outcomes.__setitem__, token))
                 case ChangeAsked(token):
-                    shell._changes.put(token, partial(self.world.changes.was_changed, self, token))
+                    shell.members.changes.put(token, partial(self.world.changes.was_changed, self, token))
                     shell._tell(event)
             shell.end_turn()
             self.judge()
@@ -307,15 +307,16 @@ class WatchedCore:
         return effects
 
 
-class SimPeers:
+class SimLinks:
     """The links of a member, as its shell sees them. Which members it should have, its peers decide as ever."""
 
-    def __init__(self, member: StoreMember, peers: Peers) -> None:
+    def __init__(self, member: StoreMember) -> None:
         self._member = member
-        self._peers = peers
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._peers, name)
+    def put_into(self, peers: Peers) -> None:
+        """Have these be the links of a member's peers."""
+        for name in ("link", "hang_up", "push", "tick"):
+            setattr(peers, name, getattr(self, name))
 
     def link(self, peer: MemberId, kind: Link) -> SimLink | None:
         return SimLink(self._member, peer) if (peer, kind) in self._member.links else None
