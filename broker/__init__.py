@@ -11,8 +11,8 @@ moves, one pump completes every entry that is satisfied. The pump never awaits: 
 slowly fills its own bounded buffer and delays nobody else. A full queue is answered with the
 protocol's own "busy", never by growing and never by silence.
 
-`remoting/shell.py` alone knows the sockets of clients, so that the shell can change while every session
-test stays as it is. The name server, embedded or as a process of its own, is a handler of the same kind.
+`remoting/shell.py` and its parts alone know the sockets of clients, so that the shell can change while every
+session test stays as it is. The name server, embedded or as a process of its own, is a handler of the same kind.
 
 Left to others: byte layouts (`ropewalk.format`), files and recovery (`store`), copies on other
 machines (`ha`), and the command line that starts all of it (`tools`).

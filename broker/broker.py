@@ -35,10 +35,10 @@ from broker.produce.request_reply import ReplyProcessor
 from broker.produce.send import SendProcessor
 from broker.produce.timer_requests import TimerRequests
 from broker.refusal import Refusal
+from broker.remoting.connection import Connection
 from broker.remoting.outbox import Owed, release
 from broker.remoting.rpc_times import Kind
 from broker.remoting.session import PULL_FAMILY, Handlers, PartialFrameBudget, Session
-from broker.remoting.shell import Connection
 from broker.replication.dledger.files import refuse_other_mode
 from broker.replication.dledger.member import LedgerMember
 from broker.replication.group_member import GroupMember

@@ -27,6 +27,9 @@ NOT_CORES = (
     "ropewalk/client/core/ids.py",  # asks the kernel for this machine's address and its process
     "ropewalk/client/core/admin_requests.py",  # reads the stacks of this process's threads, as a consumer is asked to
     "broker/remoting/shell.py",
+    "broker/remoting/event_loop.py",
+    "broker/remoting/connection.py",
+    "broker/remoting/sockets.py",
     "broker/settings/config.py",  # reads the environment and the configuration file
     "broker/state/json_file.py",  # writes files, on a thread
     "broker/timers/delay_progress.py",  # names the file it keeps progress in
@@ -43,7 +46,8 @@ BANS = (
             "anyio.connect_tcp", "anyio.create_tcp_listener",
         ),
         except_in=(
-            "broker/remoting/shell.py",
+            "broker/remoting/shell.py", "broker/remoting/event_loop.py", "broker/remoting/connection.py",
+            "broker/remoting/sockets.py",
             "broker/web/server.py",  # pages for people, from a thread of its own
             "broker/process/service_manager.py",  # tells systemd by its socket that a server serves
             "ropewalk/client/blocking/connection.py",

@@ -38,9 +38,10 @@ from broker.process.ports import PortBinder, Ports
 from broker.process.reopening import keep_aside, when_room
 from broker.process.service_manager import notify
 from broker.process.table_saver import TableSaver
+from broker.remoting.connection import Connection
+from broker.remoting.connection import Session as Served
 from broker.remoting.session import Handlers, Session
-from broker.remoting.shell import Connection, Shell
-from broker.remoting.shell import Session as Served
+from broker.remoting.shell import Shell
 from broker.replication.group_member import LogCut, LogReplaced, OwnGroup
 from broker.settings.config import BrokerConfig
 from broker.web.server import MetricsServer
@@ -88,7 +89,7 @@ class BrokerProcess:
     def begin_turn(self) -> None:
         if not self._paused:
             self.broker.begin_turn()
-            self.broker.share_time(self.shell.now, self.shell.idle_s)
+            self.broker.share_time(self.shell.now, self.shell.loop.idle_s)
 
     def end_turn(self) -> None:
         if not self._paused:
@@ -203,7 +204,7 @@ class BrokerProcess:
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
             rng=random.Random(),
-            wake=self.shell.wake,
+            wake=self.shell.loop.wake,
         )
         own = f"{config.broker_ip1}:{ports.namesrv}" if ports.namesrv is not None else ""
         broker.group.bound(ports.ha, own)
@@ -341,7 +342,7 @@ class BrokerProcess:
             if not self._paused:
                 self.broker.tick()
                 now = time.monotonic()
-                self.broker.share_time(now, self.shell.idle_until(now))
+                self.broker.share_time(now, self.shell.loop.idle_until(now))
             self.shell.flush()
             due = trio.current_time() + _TICK_S
             await trio.sleep_until(due)
@@ -379,7 +380,7 @@ class BrokerProcess:
         self.shell.flush()
         await self._registrar.unregister()
         self.broker.context.stopping = True
-        self.shell.stop_accepting()
+        self.shell.listeners.close()
         self.broker.store.request_flush()
         with trio.move_on_after(_STOP_FLUSH_S):
             await self._drain()

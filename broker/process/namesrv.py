@@ -55,7 +55,7 @@ class NamesrvProcess:
     def start(self, options: NamesrvOptions) -> int:
         handlers = name_server_handlers(self.name_server)
         try:
-            return self.shell.listen(
+            return self.shell.listeners.listen(
                 options.host,
                 options.port,
                 lambda link: Session(link, handlers, self.name_server.closed, budget=self._budget),

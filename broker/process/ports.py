@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 
 from broker.process.launch import StartFailed, way_out
-from broker.remoting.shell import Connection, Session, Shell
+from broker.remoting.connection import MakeSession
+from broker.remoting.shell import Shell
 from broker.settings.config import METRICS_PORTS, BrokerConfig
 from broker.settings.dledger import peers_of
 from broker.web.server import MetricsServer
@@ -16,8 +16,6 @@ from broker.web.server import MetricsServer
 __all__ = ["PortBinder", "Ports"]
 
 log = structlog.get_logger("broker.process")
-
-MakeSession = Callable[[Connection], Session]
 
 
 @dataclass(slots=True)
@@ -45,7 +43,7 @@ class PortBinder:
         if config.listen_port == 0 or config.listen_port <= 2:
             # Any free port was asked for: the one at P-2 is served if it happens to be free.
             try:
-                return port, self._shell.listen(config.bind_address, port - 2, fast_session)
+                return port, self._shell.listeners.listen(config.bind_address, port - 2, fast_session)
             except OSError:
                 return port, None
         fast = self._listen(
@@ -89,7 +87,7 @@ class PortBinder:
 
     def _listen(self, what: str, port: int, make: MakeSession) -> int:
         try:
-            return self._shell.listen(self._config.bind_address, port, make)
+            return self._shell.listeners.listen(self._config.bind_address, port, make)
         except OSError as exc:
             key = what if what in ("namesrvPort", "haListenPort") else "listenPort"
             if what == "dLegerPeers":  # its port is known to the others: no free one will do

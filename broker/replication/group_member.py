@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker.remoting.shell import Connection, Session, Shell
+from broker.remoting.connection import Connection, Session
+from broker.remoting.shell import Shell
 from broker.state.ha_status import GroupLimits, HaStatus
 from store.log.commitlog import StoreDamaged
 from store.offline.diverged import About

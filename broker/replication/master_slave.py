@@ -19,7 +19,8 @@ from typing import Any
 import structlog
 import trio
 
-from broker.remoting.shell import Connection, Shell
+from broker.remoting.connection import Connection
+from broker.remoting.shell import Shell
 from broker.settings.config import BrokerConfig
 from broker.state.ha_status import GroupLimits, HaStatus, MasterLink, SlaveLink
 from ha.group.roles import ASYNC_MASTER, SLAVE, SYNC_MASTER

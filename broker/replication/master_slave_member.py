@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 import trio
 
 from broker.context import BrokerContext
-from broker.remoting.shell import Connection, Session, Shell
+from broker.remoting.connection import Connection, Session
+from broker.remoting.shell import Shell
 from broker.replication.block_repair import BlockRepair, GroupBlocks
 from broker.replication.group_member import LogCut, ReadyWords, Turns
 from broker.replication.master_slave import Replication, promise_of

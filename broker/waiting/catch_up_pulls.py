@@ -19,7 +19,7 @@ as they come again. The queue goes round its sessions, a pull of each: a pull by
 other consumer at most, and not for all that a client has asked for at once.
 
 Left to others: reading (`broker.consume.pull`), reads that no cache has (`store.read.cold_read_budget`), the clock,
-and turns for the queue when no event brings one (`CatchUpShare.wait_s`, `broker.remoting.shell`).
+and turns for the queue when no event brings one (`CatchUpShare.wait_s`, `broker.remoting.event_loop`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Whatever an entry names is compared with the record that is found there (size, q
 reads do. What does not fit is left out, and shows as a gap between the numbers of the records.
 
 A view keeps a segment's map alive but not its file, so retention never waits for it. Whoever sends views has to see
-to it that they do not grow cold (`broker.remoting.shell.Connection.own`).
+to it that they do not grow cold (`broker.remoting.connection.Connection.detach_from_map`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import cast
 
 from broker.broker import Broker
 from broker.process.launch import monotonic_ms, now_ms
-from broker.remoting.shell import Connection
+from broker.remoting.connection import Connection
 from broker.settings.config import load_config
 from ropewalk.codes import RequestCode
 from ropewalk.format.record import parse_message_id

@@ -58,7 +58,7 @@ from store.message_store import MessageStore
 from tests.bench.hot_path import NoWire, send_frame
 
 if TYPE_CHECKING:
-    from broker.remoting.shell import Connection
+    from broker.remoting.connection import Connection
 
 CONNECTIONS = 4
 IN_FLIGHT = 256

@@ -19,8 +19,8 @@ from typing import Any, cast
 import pytest
 
 from broker.broker import Broker
+from broker.remoting.connection import Connection
 from broker.remoting.session import Session
-from broker.remoting.shell import Connection
 from broker.settings.config import BrokerConfig, load_config
 from ropewalk.codes import RequestCode
 from ropewalk.format.batch import BatchItem, encode_batch

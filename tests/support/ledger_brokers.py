@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self, cast
 
-from broker.remoting.shell import Connection
+from broker.remoting.connection import Connection
 from broker.replication.dledger.member import LedgerMember
 from ha.dledger.links.link import PeerLink
 from ha.raft.types import Link

@@ -321,12 +321,12 @@ class Node:
             lambda: time.monotonic_ns() // 1_000_000,
             self.rng,
             draw=self.rng.randbytes,
-            wake=self.shell.wake,
+            wake=self.shell.loop.wake,
             known=disk.known,
             readmitted=disk.readmitted,
         )
         self.ledger.on_noted = self._note_peers
-        self.port = self.shell.listen("127.0.0.1", addresses[id][1], self.ledger.peers.accept)
+        self.port = self.shell.listeners.listen("127.0.0.1", addresses[id][1], self.ledger.peers.accept)
         self.scope = trio.CancelScope()
 
     def _note_peers(self) -> None:
@@ -335,7 +335,7 @@ class Node:
 
     def _post(self, callback: Callable[[], None]) -> None:
         self._due.append(callback)
-        self.shell.wake()
+        self.shell.loop.wake()
 
     def begin_turn(self) -> None: ...
 
@@ -369,7 +369,7 @@ class Node:
     def append(self, payload: bytes) -> int:
         """Append an entry, and have a turn propose it."""
         index = self.storage.append(payload)
-        self.shell.wake()
+        self.shell.loop.wake()
         return index
 
     @property

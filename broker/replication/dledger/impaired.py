@@ -19,7 +19,8 @@ from typing import Final
 import structlog
 import trio
 
-from broker.remoting.shell import Connection, Shell
+from broker.remoting.connection import Connection
+from broker.remoting.shell import Shell
 from broker.replication.block_repair import Fetch
 from broker.replication.dledger.blocks import BlockGiver, LedgerBlocks, NoGoodCopy
 from ha.dledger import tasks

@@ -30,7 +30,8 @@ import trio
 import ropewalk
 from broker.context import BrokerContext
 from broker.kv.regions import KvRegions
-from broker.remoting.shell import Connection, Shell
+from broker.remoting.connection import Connection
+from broker.remoting.shell import Shell
 from broker.replication.block_repair import BlockRepair
 from broker.replication.dledger.blocks import BlockGiver, LedgerBlocks
 from broker.replication.dledger.impaired import ImpairedMember

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 import trio
 
-from broker.remoting.shell import Connection
+from broker.remoting.connection import Connection
 from broker.replication.log_view import LogPins
 from broker.replication.slave.peer import CALL_S, NotSame, Peer
 from broker.replication.slave.slave_broker import SlaveBroker

@@ -12,7 +12,7 @@ import crc32c
 import msgspec
 import pytest
 
-from broker.remoting.shell import Connection
+from broker.remoting.connection import Connection
 from broker.state.topics import TopicConfig
 from broker.transactions.records import CONSUMER_GROUP, HALF_QUEUE
 from ha.group.hello import (

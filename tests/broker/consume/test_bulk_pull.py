@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.remoting.shell import Connection, Shell
+from broker.remoting.connection import Connection
+from broker.remoting.shell import Shell
 from broker.state.topics import TopicConfig
 from ropewalk.codes import Permission, RequestCode, ResponseCode
 from ropewalk.format.record import Record, decode_records
@@ -352,12 +353,12 @@ def test_views_that_a_slow_peer_leaves_behind_are_copied_so_that_they_never_grow
         made.append(connection)
         return _Mute()
 
-    port = shell.listen("127.0.0.1", 0, make)
+    port = shell.listeners.listen("127.0.0.1", 0, make)
     with socket.create_connection(("127.0.0.1", port)) as peer:
         deadline = time.monotonic() + 30
         while not made:
             assert time.monotonic() < deadline
-            shell.turn(shell._epoll.poll(0.01))
+            shell.turn(shell.epoll.poll(0.01), time.monotonic())
         (connection,) = made
         log = bytearray(range(256)) * 65_536  # 16 MiB, more than the kernel takes
         connection.send(memoryview(log))
@@ -375,7 +376,7 @@ def test_views_that_a_slow_peer_leaves_behind_are_copied_so_that_they_never_grow
             try:
                 got += peer.recv(1 << 20)
             except BlockingIOError:
-                shell.turn(shell._epoll.poll(0.01))
+                shell.turn(shell.epoll.poll(0.01), time.monotonic())
         assert got == expected
     shell.close()
 

@@ -9,7 +9,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from broker.remoting.shell import Connection
+from broker.remoting.connection import Connection
 from broker.replication.master_slave import promise_of
 from ha.group.roles import QuorumPolicy
 from ha.stream.connection import HaConnection

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 import trio
 
-from broker.remoting.shell import Connection, Shell
+from broker.remoting.connection import Connection
+from broker.remoting.shell import Shell
 from broker.replication.slave.hello import SlaveHello
 from broker.replication.slave.peer import NotSame, Peer
 from broker.replication.slave.sync import SlaveSync
