@@ -166,7 +166,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InProcess:
         client.send("T", b"x" * 20_000)
     store = process.broker.store
     store.request_flush()
-    process.until(lambda: store.flushed_offset == store.log.end_offset)
+    process.until(lambda: store.log.flushed_offset == store.log.end_offset)
     for _ in store.log.segments:  # one is summed at a time
         process.tick()
         process.until(lambda: not store.upkeep.checksums._busy)  # type: ignore[union-attr]
