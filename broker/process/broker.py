@@ -159,7 +159,7 @@ class BrokerProcess:
             lambda: self.broker.topics.register_body(self.broker.config.broker_permission),
             group=OwnGroup(lambda: self.broker.group),
             generation=lambda: self.broker.topics.generation,
-            on_registered=self.broker.topic_changes.announce,
+            on_registered=lambda generation: self.broker.topic_changes.announce(generation),  # noqa: PLW0108 - the broker is replaced
             period_s=config.register_name_server_period / 1000,
             call_s=config.register_broker_timeout_mills / 1000,
             local=self.name_server,
@@ -339,7 +339,6 @@ class BrokerProcess:
             os._exit(130)
 
     async def _tick(self) -> None:
-        delays = self.broker.metrics.loop_delays
         while True:
             if not self._paused:
                 self.broker.tick()
@@ -348,7 +347,7 @@ class BrokerProcess:
             self.shell.flush()
             due = trio.current_time() + _TICK_S
             await trio.sleep_until(due)
-            delays.add(max(trio.current_time() - due, 0.0))
+            self.broker.metrics.loop_delays.add(max(trio.current_time() - due, 0.0))
 
     async def _sweep(self) -> None:
         seconds = 0
