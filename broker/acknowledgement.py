@@ -76,4 +76,4 @@ class Acknowledgement:
     def _flushed(self) -> int:
         """Through where answers need not wait for the disk."""
         waits = self._store.config.sync_flush and not self._group.covers_flush
-        return self._store.flushed_offset if waits else NO_LIMIT
+        return self._store.log.flushed_offset if waits else NO_LIMIT

@@ -426,7 +426,7 @@ class Broker:
             self._adoption.adopt_new_queues()
         if (status := self.group.status(self.context.ha_status, self.context.now_ms())) is not None:
             self.context.ha_status = status
-        for finding in self.store.take_findings():
+        for finding in self.store.upkeep.take_findings():
             log.warning("store", finding=finding)
         while self.reader.findings:
             log.warning("store", finding=self.reader.findings.pop(0))

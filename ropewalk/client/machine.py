@@ -14,7 +14,8 @@ from ropewalk.client.core.consume.membership import SQL92, Subscription
 from ropewalk.client.core.consume.pulling import PullCore
 from ropewalk.client.core.consume.skipped import OnSkipped
 from ropewalk.client.core.ids import default_unique_keys, local_ip
-from ropewalk.client.core.produce.sending import ProducerCore, ProducerOptions
+from ropewalk.client.core.produce.options import ProducerOptions
+from ropewalk.client.core.produce.sending import ProducerCore
 from ropewalk.errors import LocalProtocolError
 from ropewalk.filter.sql92 import compile_filter
 from ropewalk.format.names import check_topic

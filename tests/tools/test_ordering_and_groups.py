@@ -69,7 +69,7 @@ def test_what_is_tried_again_is_not_overtaken_by_what_follows(
     ropewalk: RunCommand, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tools.messages.produce.BATCH_COUNT_MAX", 5)
-    monkeypatch.setattr("tools.messages.produce.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("ropewalk.client.core.backoff.FIRST_PAUSE_S", 0.01)
     cluster.create_topic("T", 4)
     batches = 0
 

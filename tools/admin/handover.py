@@ -281,24 +281,7 @@ def hand_over(
 ) -> Report:
     """Carry one handover out. Raises `HandoverFailed`; the group is then as it was, or the text says what it is."""
     began = time.monotonic()
-    if group.electing:
-        raise HandoverFailed(f"{group.broker_name} {ELECTS}")
-    master = master_of(group)
-    if target:
-        target = _slave_at(group, target)
-    old = master.address if master is not None else _lost_master(group)
-    if kind is HandoverKind.SWITCH:
-        if master is None:
-            raise HandoverFailed(
-                f"no master of {group.broker_name} answers{_why_silent(group)}. If it is gone: `ropewalk admin ha "
-                f"failover {group.broker_name}`"
-            )
-        target = target or _closest(group, master)
-    elif master is not None and not force:
-        raise HandoverFailed(
-            f"the master of {group.broker_name} at {master.address} answers: `ropewalk admin ha switch` hands over "
-            "without a loss"
-        )
+    old, target = _judge_order(group, kind, target, force=force)
     epoch = 1 + max((each.promised_epoch for each in group.statuses.values()), default=0)
     handover = Handover(kind, group.members(), epoch, by, master=old, target=target, force=force)
     report = Report(kind.value, group.broker_name, epoch, old)
@@ -320,7 +303,7 @@ def hand_over(
         for question in questions:
             threading.Thread(target=carry, args=(question,), daemon=True).start()
 
-    is_or_was = "is" if master is not None else "was"
+    is_or_was = "is" if old in group.statuses else "was"
     event(f"{kind.value}: epoch {epoch}" + (f", the master {is_or_was} {old}" if old else ""))
     phase, until = handover.phase, time.monotonic() + PHASE_S[handover.phase]
     fenced = time.monotonic()
@@ -358,6 +341,33 @@ def hand_over(
         raise HandoverFailed(handover.reason + way_out)
     event(f"{report.new_master} is the master of epoch {epoch}")
     return report
+
+
+def _judge_order(group: Group, kind: HandoverKind, target: str, *, force: bool) -> tuple[str, str]:
+    """Return the address of the master, or of the one that was lost, and the wanted slave's; both may be empty.
+
+    Raises `HandoverFailed` for an order that does not fit the group as it is.
+    """
+    if group.electing:
+        raise HandoverFailed(f"{group.broker_name} {ELECTS}")
+    master = master_of(group)
+    if target:
+        target = _slave_at(group, target)
+    if kind is HandoverKind.SWITCH:
+        if master is None:
+            raise HandoverFailed(
+                f"no master of {group.broker_name} answers{_why_silent(group)}. If it is gone: `ropewalk admin ha "
+                f"failover {group.broker_name}`"
+            )
+        return master.address, target or _closest(group, master)
+    if master is None:
+        return _lost_master(group), target
+    if not force:
+        raise HandoverFailed(
+            f"the master of {group.broker_name} at {master.address} answers: `ropewalk admin ha switch` hands over "
+            "without a loss"
+        )
+    return master.address, target
 
 
 def at_risk(group: Group, target: str = "") -> str:

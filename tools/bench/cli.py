@@ -20,7 +20,7 @@ from ropewalk.client.core.addresses import (
     BadAddress,
     parse_address,
 )
-from ropewalk.client.core.produce.sending import BODY_SIZE_MAX
+from ropewalk.client.core.produce.sendable import BODY_SIZE_MAX
 from ropewalk.errors import RopewalkError
 from tools.bench import prepare, report, runner, server
 from tools.bench.link import LoadFailed

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from ropewalk.client.core.messages import Message, copied_tags
-from ropewalk.client.core.produce.sending import BODY_SIZE_MAX
+from ropewalk.client.core.produce.sendable import BODY_SIZE_MAX
 from ropewalk.format.properties import P, split_keys
 from tools.common.interrupts import Interrupts
 from tools.common.output import UsageError

@@ -26,8 +26,9 @@ from difflib import get_close_matches
 from typing import Any, Protocol
 
 from ropewalk.client.blocking.simple import Client, Message, PendingSend, SendResult, SendStatus
+from ropewalk.client.core.backoff import Backoff
 from ropewalk.client.core.connection import NoMaster
-from ropewalk.client.core.produce.sending import FIRST_PAUSE_S, MOMENTARY, PAUSE_MAX_S
+from ropewalk.client.core.produce.attempts import MOMENTARY
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
@@ -124,7 +125,7 @@ class _Batch:
     """Holds messages of a message group."""
     refused_at: float | None = None
     """The time of its first refusal for a moment."""
-    pauses: int = 0
+    backoff: Backoff = field(default_factory=Backoff)
 
 
 class Stop(Exception):
@@ -256,8 +257,7 @@ class Sender:
         left = batch.refused_at + self._client.timeout - now
         if self._stopped or left <= 0:
             return False
-        time.sleep(min(FIRST_PAUSE_S * 2**batch.pauses, PAUSE_MAX_S, left))
-        batch.pauses += 1
+        time.sleep(min(batch.backoff.next_s(), left))
         self._client.forget_routes()  # the master is another one, perhaps
         elsewhere = [queue for queue in self._turns.queues if queue.broker_name != batch.queue.broker_name]
         if elsewhere and not batch.ordered:
@@ -291,7 +291,7 @@ def queues_to_write(
     Waits for as long as a request may take for a broker that has no master at the moment.
     """
     deadline = time.monotonic() + client.timeout
-    pause_s = FIRST_PAUSE_S
+    backoff = Backoff()
     while True:
         route = client.write_route(topic)
         away = [name for name in route.brokers_without_master() if broker in (None, name)]
@@ -301,8 +301,7 @@ def queues_to_write(
             return choose_queues(route.write_queues(), topic, queue_id, broker)
         if left <= 0:
             raise NoMaster(f"topic {topic}: broker {', '.join(away)} has no master at the moment", away)
-        time.sleep(min(pause_s, left))
-        pause_s = min(pause_s * 2, PAUSE_MAX_S)
+        time.sleep(min(backoff.next_s(), left))
         client.forget_routes()
 
 

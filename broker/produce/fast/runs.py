@@ -120,13 +120,30 @@ class SendRuns:
             if index > start:
                 templates.record_hits(index - start)
                 return index
+        return self._store_read(session, templates, payloads, start, end, learns=many is None)
+
+    def _store_read(
+        self,
+        session: Session,
+        templates: SendTemplates,
+        payloads: Sequence[bytes],
+        start: int,
+        end: int,
+        *,
+        learns: bool,
+    ) -> int:
+        """Store and answer the requests of a run by reading each header; return the index behind them.
+
+        `learns`: the first one may become a template.
+        """
+        sends = self._sends
         target_of, size_max = sends.target_of, sends.plain_size_max
         read_plain, place, sync = sends.read_plain, sends.place_in_run, sends.waits
         batch: list[Message] = []
         owed: list[_Answer] = []
         halves: list[tuple[int, NewHalf]] = []
         index = start
-        topic, one_topic, learned, time_moved = "", True, False, False
+        topic, one_topic, time_moved = "", True, False
         for index in range(start, end):
             payload = payloads[index]
             if not payload.startswith(_PLAIN, 4):
@@ -175,9 +192,9 @@ class SendRuns:
             batch.append(message)
             wait = sync and waits
             owed.append((frame.opaque, frame.flag, queue_id, key, handle, wait))
-            if not learned:
-                learned = True
-                if many is None and templates.wants_another():
+            if learns:
+                learns = False
+                if templates.wants_another():
                     self._learn(session, templates, payload, frame, target, message, key, wait, placed)
         else:
             index = end

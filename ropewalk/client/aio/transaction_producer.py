@@ -34,7 +34,8 @@ from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.messages import Message
 from ropewalk.client.core.options import check_hook, make_options
 from ropewalk.client.core.produce.bodies import COMPRESS_OVER
-from ropewalk.client.core.produce.sending import ProducerOptions, as_message
+from ropewalk.client.core.produce.options import ProducerOptions
+from ropewalk.client.core.produce.sendable import as_message
 from ropewalk.client.core.produce.transacting import (
     Check,
     Outcome,

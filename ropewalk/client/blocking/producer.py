@@ -33,20 +33,19 @@ from ropewalk.client.core.ids import default_unique_keys
 from ropewalk.client.core.messages import PRODUCER_GROUP, Message, SendResult
 from ropewalk.client.core.options import check_wait, make_options
 from ropewalk.client.core.produce.bodies import COMPRESS_OVER
-from ropewalk.client.core.produce.sending import (
+from ropewalk.client.core.produce.counts import SendCounts
+from ropewalk.client.core.produce.options import ProducerOptions
+from ropewalk.client.core.produce.sendable import (
     MESSAGE_OVERHEAD,
-    ProducerCore,
-    ProducerOptions,
-    QueueSelector,
-    SendCounts,
     as_message,
     as_messages,
-    at_broker,
     batch_key,
     check_call,
     check_sendable,
     split_result,
 )
+from ropewalk.client.core.produce.sending import ProducerCore
+from ropewalk.client.core.produce.target_queues import QueueSelector, at_broker
 from ropewalk.client.core.request_reply import ReplyMessage, reply_message
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.fork import renew_after_fork

@@ -39,7 +39,7 @@ from ropewalk.client.core.messages import (
     route_request,
     send_request,
 )
-from ropewalk.client.core.produce.sending import write_queues
+from ropewalk.client.core.produce.target_queues import write_queues
 from ropewalk.client.core.routes import (
     DEFAULT_TOPIC,
     MASTER_ID,

@@ -25,7 +25,7 @@ from ropewalk.client.core.connection import NotOpen
 from ropewalk.client.core.messages import Message, SendResult
 from ropewalk.client.core.options import check_hook, make_options
 from ropewalk.client.core.produce.bodies import COMPRESS_OVER
-from ropewalk.client.core.produce.sending import ProducerOptions
+from ropewalk.client.core.produce.options import ProducerOptions
 from ropewalk.client.core.produce.transacting import Outcome, Transaction, require_outcome, set_outcome
 from ropewalk.client.core.routes import Queue
 from ropewalk.format.names import TRACE_TOPIC

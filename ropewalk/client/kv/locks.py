@@ -5,7 +5,7 @@ from __future__ import annotations
 from ropewalk.client.core.steps import Pause, Steps
 from ropewalk.client.kv.operations import Text, checked_key, milliseconds
 from ropewalk.client.kv.results import KvLock
-from ropewalk.client.kv.trial import PAUSE_FIRST_S, PAUSE_MAX_S, Trial
+from ropewalk.client.kv.trial import Trial, kv_backoff
 from ropewalk.client.kv.writes import SessionWrites
 from ropewalk.format.kv.items import AcquireLock, Lease, Operation, ReleaseLock, RenewLock
 
@@ -28,7 +28,7 @@ class KvLocks(SessionWrites):
         session = yield from self._open_session(lock_name, Trial(self._clock, self._whole_s))
         self._locks += 1
         owner = b"%d:%d" % (session.id, self._locks)
-        pause_s = PAUSE_FIRST_S
+        backoff = kv_backoff()
         while True:
             found = yield from self._lease(AcquireLock(lock_name, owner, milliseconds(lease)))
             if found.granted:
@@ -36,8 +36,7 @@ class KvLocks(SessionWrites):
             left = until - self._clock()
             if left <= 0:
                 return None
-            yield Pause(min(left, pause_s, max(found.left_ms / 1000, 0.001)))
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            yield Pause(min(left, backoff.next_s(), max(found.left_ms / 1000, 0.001)))
 
     def renew_lock(self, lock: KvLock) -> Steps[bool]:
         """Have a lock's lease begin anew; False if it was over: the lock is lost, whoever has it now."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from ropewalk.client.core.backoff import Backoff
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.steps import Pause, Steps
 from ropewalk.codes import ResponseCode
@@ -13,8 +14,11 @@ from ropewalk.errors import OutcomeUnknown, Rejected, RemoteProtocolError, Ropew
 
 ATTEMPT_S: Final = 2.0
 """How long an attempt waits: a member that was stopped answers nobody, and another one may lead by then."""
-PAUSE_FIRST_S: Final = 0.02
-PAUSE_MAX_S: Final = 0.5
+
+
+def kv_backoff() -> Backoff:
+    """Return the pauses between attempts of a call, or to get a lock."""
+    return Backoff(0.02, 0.5)
 
 
 class Trial:
@@ -26,7 +30,7 @@ class Trial:
         """Whether no other attempt may be made."""
         self._clock = clock
         self._until = clock() + whole_s
-        self._pause_s = PAUSE_FIRST_S
+        self._backoff = kv_backoff()
         self._failure: RopewalkError = OutcomeUnknown("time was up before the first attempt")
 
     @property
@@ -54,9 +58,9 @@ class Trial:
 
     def pause(self) -> Steps[None]:
         """Pause before the next attempt. Raises the last failure, or `OutcomeUnknown`, when time is up."""
-        if self._clock() + self._pause_s >= self._until:
+        pause_s = self._backoff.next_s()
+        if self._clock() + pause_s >= self._until:
             if self.in_doubt and not isinstance(self._failure, OutcomeUnknown):
                 raise OutcomeUnknown(f"an attempt got no answer, and no other one did: {self._failure}")
             raise self._failure
-        yield Pause(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+        yield Pause(pause_s)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ropewalk.client.core.messages import Message, copied_tags
-from ropewalk.client.core.produce.sending import BODY_SIZE_MAX
+from ropewalk.client.core.produce.sendable import BODY_SIZE_MAX
 from ropewalk.errors import LocalProtocolError, RopewalkError
 from ropewalk.format.names import check_topic
 from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, encode_properties, split_keys

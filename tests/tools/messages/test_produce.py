@@ -315,7 +315,7 @@ def test_one_illegal_message_does_not_take_its_batch_with_it(cluster: FakeCluste
 
 
 def test_a_busy_broker_is_tried_again(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce_module, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("ropewalk.client.core.backoff.FIRST_PAUSE_S", 0.001)
     refusals = iter([2, 2, 14])
 
     def busy(request: Command) -> Command:
@@ -328,7 +328,7 @@ def test_a_busy_broker_is_tried_again(cluster: FakeCluster, monkeypatch: pytest.
 
 
 def test_a_broker_that_stays_busy_is_given_up(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce_module, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("ropewalk.client.core.backoff.FIRST_PAUSE_S", 0.001)
     cluster.answers[RequestCode.SEND_MESSAGE_V2] = lambda request: request.reply(2, "busy")
     report = send(cluster, [Message(b"x")])
     assert (report.acknowledged, report.failed, report.complete) == (0, 1, False)
@@ -452,7 +452,7 @@ def test_failed_sends_exit_with_1_and_give_the_brokers_reason(
 def test_every_message_ends_in_exactly_one_count(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, faults: int
 ) -> None:
-    monkeypatch.setattr(produce_module, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("ropewalk.client.core.backoff.FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(produce_module, "BATCH_COUNT_MAX", 3)
     answers: list[int | None] = [0, 2, 13, 14, 10]
 

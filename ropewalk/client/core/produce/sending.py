@@ -20,14 +20,12 @@ refused for a moment. Trying elsewhere would break its order, and trying again a
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ropewalk.client.core.addresses import AddressRing, parse_address_list
-from ropewalk.client.core.connection import NoMaster, Unreachable
+from ropewalk.client.core.backoff import Backoff
+from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.consume.membership import (
     HEARTBEAT_S,
     HEARTBEAT_TIMEOUT_S,
@@ -37,122 +35,45 @@ from ropewalk.client.core.consume.membership import (
 from ropewalk.client.core.directory import Directory, NoNameServer
 from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.messages import (
-    PRODUCER_GROUP,
     SEND_STATUSES,
     Message,
     SendResult,
     SendStatus,
     batch_request,
-    check_properties,
     recall_request,
     send_request,
 )
-from ropewalk.client.core.options import check_hook, check_kind, check_timeout
+from ropewalk.client.core.options import check_kind, check_timeout
+from ropewalk.client.core.produce.attempts import MOMENTARY, Attempts
 from ropewalk.client.core.produce.batcher import Batcher
-from ropewalk.client.core.produce.bodies import COMPRESS_OVER, compress_body
+from ropewalk.client.core.produce.bodies import compress_body
 from ropewalk.client.core.produce.choice import LatencyFaults, RoundRobin, queue_of_group
+from ropewalk.client.core.produce.counts import SendCounts
+from ropewalk.client.core.produce.options import ProducerOptions
+from ropewalk.client.core.produce.sendable import BODY_SIZE_MAX, check_call, check_sendable
+from ropewalk.client.core.produce.target_queues import (
+    NoSuchQueue,
+    QueueSelector,
+    existing_queue,
+    writable_queues,
+    write_queues,
+)
 from ropewalk.client.core.request_reply import reply_topic
 from ropewalk.client.core.routes import Queue, TopicRoute
 from ropewalk.client.core.steps import Ask, Oneway, Pause, Steps, T, answer_header, ask_twice, require_success
 from ropewalk.client.core.tracing.trace_buffer import TraceBuffer
-from ropewalk.codes import ResponseCode
 from ropewalk.errors import (
     LocalProtocolError,
     OutcomeUnknown,
     RopewalkError,
-    TryElsewhere,
-    TryLater,
     error_for,
 )
 from ropewalk.format.headers import MsgIdResponseHeader, RecallHandle, SendResponseHeader
-from ropewalk.format.names import TRACE_TOPIC, check_group, check_topic
+from ropewalk.format.names import check_group
 from ropewalk.format.remoting import Command
 
-BODY_SIZE_MAX = 4 * 1024 * 1024
-"""Bytes a broker takes by default, for a batch as for a message."""
-
-RETRY_CODES = frozenset(
-    {
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.NO_BUYER_ID,
-        ResponseCode.NOT_IN_CURRENT_UNIT,
-        ResponseCode.GO_AWAY,
-    }
-)
-
-MOMENTARY = (TryLater, TryElsewhere, Unreachable)
-"""Certainly not stored, and perhaps taken in a moment."""
-FIRST_PAUSE_S = 0.05
-PAUSE_MAX_S = 1.0
-
-QueueSelector = Callable[[Sequence[Queue]], Queue]
-"""Picks one of a topic's queues, which come in the same order every time."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerOptions:
-    """Options of a producer. Times are in seconds, sizes in bytes."""
-
-    group: str = PRODUCER_GROUP
-    timeout: float = 3.0
-    """For a send with all its attempts."""
-    retries: int = 2
-    """Attempts after the first, where the outcome of one is unknown or a broker cannot. What is refused for a moment is
-    tried as long as there is time, and does not count."""
-    compress_over: int = COMPRESS_OVER
-    """Bodies longer than this are compressed (ZLIB) if that makes them shorter. Messages in a batch are not."""
-    avoid_slow_brokers: bool = False
-    """Leave brokers alone for a while that answered slowly or not at all."""
-    retry_unless_ok: bool = False
-    """Try another broker for a message that was stored with a reservation, at the price of a duplicate."""
-    linger: float = 0.005
-    """How long `send_async` lets a message wait for company; 0 sends every message by itself."""
-    batch_bytes: int = 64 * 1024
-    batch_count: int = 512
-    pending_max: int = 10_000
-    """Messages given to `send_async` and not yet accounted for; more of them wait before they are taken."""
-    trace: bool = False
-    """Whether what becomes of messages is told to the trace topic."""
-    trace_topic: str = TRACE_TOPIC
-
-
-@dataclass(slots=True)
-class SendCounts:
-    """Counts of a producer's messages by outcome."""
-
-    submitted: int = 0
-    acknowledged: int = 0
-    """SEND_OK: what the broker's mode promises holds."""
-    reserved: int = 0
-    """Stored, with one of the other statuses."""
-    refused: int = 0
-    """Certainly not stored."""
-    unknown: int = 0
-    """Perhaps stored, perhaps twice."""
-    oneway: int = 0
-    """Sent without asking for an answer."""
-
-    @property
-    def pending(self) -> int:
-        settled = self.acknowledged + self.reserved + self.refused + self.unknown + self.oneway
-        return self.submitted - settled
-
-    def record_outcome(self, count: int, outcome: SendResult | BaseException) -> None:
-        """Account for `count` messages that shared a request."""
-        if isinstance(outcome, SendResult):
-            if outcome.status is SendStatus.SEND_OK:
-                self.acknowledged += count
-            else:
-                self.reserved += count
-        elif isinstance(outcome, RopewalkError) and not isinstance(outcome, OutcomeUnknown):
-            self.refused += count
-        else:
-            # Cancelled, or interrupted: the request may have left.
-            self.unknown += count
+UNREGISTER_S = 1.0
+"""How long a broker may take to be connected to for a goodbye."""
 
 
 class ProducerCore:
@@ -209,7 +130,7 @@ class ProducerCore:
 
         `attempt` must be one that may be held twice. The name server is asked again before each.
         """
-        pause_s = FIRST_PAUSE_S
+        backoff = Backoff()
         while True:
             try:
                 return (yield from attempt())
@@ -218,8 +139,7 @@ class ProducerCore:
             self.directory.invalidate(topic)
             remaining = deadline - self._clock()
             if remaining > 0:
-                yield Pause(min(pause_s, remaining))
-                pause_s = min(pause_s * 2, PAUSE_MAX_S)
+                yield Pause(min(backoff.next_s(), remaining))
             if self._clock() >= deadline:
                 raise failure
 
@@ -348,7 +268,7 @@ class ProducerCore:
                 self.directory.invalidate(topic)  # it may be newer than what is known of its topic
                 raise
             chosen = chosen or self._turns.next(
-                topic, _writable(topic, route), self._faults, self._clock(), avoid=()
+                topic, writable_queues(topic, route), self._faults, self._clock(), avoid=()
             )
             command = self._command(topic, chosen, [message], keys)
             address = self.directory.master_of(topic, chosen.broker_name)
@@ -370,7 +290,7 @@ class ProducerCore:
             route = yield from self.directory.write_route(topic, deadline)
             write_queues(
                 topic, route
-            )  # raises while there is no master, who would be the one to hear of this client
+            )  # raises while there is no master: nobody who would hear of this client
             topics = sorted({reply_topic(broker.cluster) for broker in route.brokers.values()})
             try:
                 for name in topics:
@@ -422,13 +342,10 @@ class ProducerCore:
     ) -> Steps[SendResult]:
         """Send messages that may be sent. `keys` are the same for every attempt: by them a duplicate is recognised."""
         deadline = self._clock() + (self.options.timeout if timeout is None else timeout)
+        attempts, backoff = Attempts(self.options.retries), Backoff()
         tried: set[str] = set()
-        doubtful: OutcomeUnknown | None = None
         failure: RopewalkError
-        reserved: SendResult | None = None
-        repeats = 0
         asked_for_queue = self.directory.fresh_write_route(topic) is None
-        pause_s = FIRST_PAUSE_S
         while True:
             fixed: Queue | None = queue
             chosen: Queue | None = None
@@ -439,7 +356,7 @@ class ProducerCore:
                 )
                 fixed = self._fixed_queue(topic, route, messages, queue, selector)
                 now = self._clock()
-                queues = _writable(topic, route) if fixed is None else ()
+                queues = writable_queues(topic, route) if fixed is None else ()
                 chosen = fixed or self._turns.next(topic, queues, self._faults, now, tried)
                 tried.add(chosen.broker_name)
                 others = any(one.broker_name not in tried for one in queues)
@@ -459,7 +376,6 @@ class ProducerCore:
                 continue
             except (Unreachable, OutcomeUnknown) as exc:
                 failure = exc
-                doubtful = exc if isinstance(exc, OutcomeUnknown) else doubtful
                 if chosen is not None:
                     self._faults.failed(chosen.broker_name, self._clock())
                 self.directory.invalidate(topic)
@@ -469,31 +385,21 @@ class ProducerCore:
                 if isinstance(result, SendResult):
                     if result.status is SendStatus.SEND_OK or not self.options.retry_unless_ok:
                         return result
-                    reserved = result
+                    attempts.reserved = result
                     failure = OutcomeUnknown(f"stored with {result.status.name}")
                 else:
                     failure = result
                     self.directory.heed(topic, answer)
-            if not isinstance(failure, MOMENTARY):
-                repeats += 1
-                again = isinstance(failure, OutcomeUnknown) or failure.code in RETRY_CODES
-                if not again or fixed is not None or repeats > self.options.retries:
-                    break
             remaining = deadline - self._clock()
-            if remaining <= 0:
+            if not attempts.failed(failure, has_choice=fixed is None) or remaining <= 0:
                 break
             if not others:
                 if isinstance(failure, MOMENTARY):
-                    yield Pause(min(pause_s, remaining))
-                    pause_s = min(pause_s * 2, PAUSE_MAX_S)
+                    yield Pause(min(backoff.next_s(), remaining))
                 tried.clear()
                 if self._clock() >= deadline:
                     break
-        if reserved is not None:
-            return reserved
-        if doubtful is not None and failure is not doubtful:
-            raise doubtful from failure
-        raise failure
+        return attempts.outcome()
 
     def _result(self, answer: Command, queue: Queue, keys: tuple[str, ...]) -> SendResult | RopewalkError:
         status = SEND_STATUSES.get(answer.code)
@@ -547,9 +453,9 @@ class ProducerCore:
         if queue is not None:
             return existing_queue(topic, route, queue)
         if selector is not None:
-            return existing_queue(topic, route, selector(_writable(topic, route)))
+            return existing_queue(topic, route, selector(writable_queues(topic, route)))
         group = messages[0].group
-        return queue_of_group(group, _writable(topic, route)) if group else None
+        return queue_of_group(group, writable_queues(topic, route)) if group else None
 
     def _announce(self, address: str, timeout_s: float, *, wait: bool = False) -> Steps[None]:
         command = heartbeat_request(self.client_id, producers=[self.options.group])
@@ -559,123 +465,3 @@ class ProducerCore:
             # Nobody waits for its answer: the send that follows on the same connection is handled after it.
             yield Oneway(address, command, max(timeout_s, 0.001))
         self._announced[address] = self._clock()
-
-
-UNREGISTER_S = 1.0
-"""How long a broker may take to be connected to for a goodbye."""
-MESSAGE_OVERHEAD = 128
-"""Bytes a message costs in a batch beside its body, roughly: lengths and properties."""
-
-
-def at_broker(broker_name: str) -> QueueSelector:
-    """Return a selector that prefers the queues of one broker."""
-
-    def select(queues: Sequence[Queue]) -> Queue:
-        return next((queue for queue in queues if queue.broker_name == broker_name), queues[0])
-
-    return select
-
-
-def as_message(message: Message | bytes) -> Message:
-    """Return a message; plain bytes become one without anything else."""
-    return message if isinstance(message, Message) else Message(message)
-
-
-def batch_key(topic: str, message: Message) -> tuple[tuple[str, str | None], bool, bool]:
-    """Return a message's batch key, whether its order matters, and whether it is sent alone."""
-    return (topic, message.group), message.group is not None, not message.can_be_batched
-
-
-def split_result(result: SendResult) -> list[SendResult]:
-    """Split the result of a batch into one for each message."""
-    status, queue, ids, keys = result.status, result.queue, result.offset_message_ids, result.message_ids
-    if len(keys) == 1:
-        return [result]
-    return [
-        SendResult(status, queue, offset, ids[place : place + 1] if len(ids) > 1 else ids, (key,))
-        for place, (offset, key) in enumerate(zip(itertools.count(result.queue_offset), keys))
-    ]
-
-
-class NoSuchQueue(LocalProtocolError):
-    """A topic has no queue of the number that a send was to go to."""
-
-
-def check_call(topic: object, queue: object, selector: object, timeout: object) -> None:
-    """Check the options of a send. Raises `TypeError` and `ValueError`, which say what is right."""
-    check_kind("the topic", topic, str, "text")
-    if queue is not None:
-        check_kind("queue", queue, Queue, "one of `producer.queues(topic)`")
-        if selector is not None:
-            raise ValueError("a send has a queue or a selector, not both")
-    check_hook("selector", selector, "queues")
-    check_timeout(timeout)
-
-
-def existing_queue(topic: str, route: TopicRoute, queue: object) -> Queue:
-    """Return a queue that was given or selected. Raises `NoSuchQueue` if its broker has the topic without it."""
-    check_kind("a selected queue", queue, Queue, "one of those that the selector was given")
-    assert isinstance(queue, Queue)
-    if queue in route.write_queues():
-        return queue
-    for data in route.queues:
-        if data.broker_name == queue.broker_name and not 0 <= queue.queue_id < data.write_queue_count:
-            there = (
-                f"queues 0 to {data.write_queue_count - 1}" if data.write_queue_count else "none to write to"
-            )
-            raise NoSuchQueue(
-                f"topic {topic} has no queue {queue.queue_id} at {queue.broker_name}: it has {there}"
-            )
-    return queue  # of a broker that is away at the moment, perhaps
-
-
-def as_messages(messages: Iterable[Message | bytes]) -> list[Message]:
-    """Return the messages of a batch. Raises `TypeError` for a single one."""
-    if isinstance(messages, bytes | str | Message):
-        raise TypeError("a batch is several messages, as in [b'one', b'two']")
-    return [as_message(message) for message in messages]
-
-
-def check_sendable(topic: str, messages: Sequence[Message]) -> None:
-    """Refuse messages that no broker would take. Raises `LocalProtocolError`, before anything leaves."""
-    check_kind("the topic", topic, str, "text")
-    reason = _check_topic(topic)
-    if reason is not None:
-        raise LocalProtocolError(reason)
-    for message in messages:
-        check_properties(message)
-    if len(messages) == 1 and 0 < len(messages[0].body) <= BODY_SIZE_MAX:
-        return
-    if not messages:
-        raise LocalProtocolError("nothing to send")
-    sizes = [len(message.body) for message in messages]  # no generators: every message comes by here
-    if not all(sizes):
-        raise LocalProtocolError("the body is empty, and RocketMQ has no empty messages")
-    if (size := sum(sizes)) > BODY_SIZE_MAX:
-        raise LocalProtocolError(f"{size} bytes to send; brokers take {BODY_SIZE_MAX}")
-    if len(messages) > 1:
-        if not all(message.can_be_batched for message in messages):
-            raise LocalProtocolError("a delayed message cannot be part of a batch")
-        if len({message.group for message in messages}) > 1:
-            raise LocalProtocolError("the messages of a batch lie in one queue, so they have one group")
-
-
-_check_topic = lru_cache(maxsize=1_000)(check_topic)
-
-
-def write_queues(topic: str, route: TopicRoute) -> tuple[Queue, ...]:
-    """Return the queues that a route offers to producers.
-
-    Raises `Unreachable` if there would be some with a master, as while a group elects one.
-    """
-    queues = route.write_queues()
-    if not queues and (names := route.brokers_without_master()):
-        raise NoMaster(f"topic {topic}: broker {', '.join(names)} has no master at the moment", names)
-    return queues
-
-
-def _writable(topic: str, route: TopicRoute) -> tuple[Queue, ...]:
-    queues = write_queues(topic, route)
-    if not queues:
-        raise error_for(ResponseCode.NO_PERMISSION, f"topic {topic} has no queue that can be written to")
-    return queues

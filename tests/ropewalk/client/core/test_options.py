@@ -24,7 +24,7 @@ from ropewalk import (
 )
 from ropewalk.client.aio.push.options import PushOptions
 from ropewalk.client.core.options import make_options
-from ropewalk.client.core.produce.sending import ProducerOptions
+from ropewalk.client.core.produce.options import ProducerOptions
 from ropewalk.client.machine import subscriptions
 
 REQUIRED: dict[Any, dict[str, Any]] = {

@@ -9,12 +9,10 @@ import pytest
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.messages import Message, SendStatus
-from ropewalk.client.core.produce.sending import (
-    RETRY_CODES,
-    ProducerCore,
-    ProducerOptions,
-    split_result,
-)
+from ropewalk.client.core.produce.attempts import RETRY_CODES
+from ropewalk.client.core.produce.options import ProducerOptions
+from ropewalk.client.core.produce.sendable import split_result
+from ropewalk.client.core.produce.sending import ProducerCore
 from ropewalk.client.core.produce.transacting import TransactionCore
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.core.steps import Ask
