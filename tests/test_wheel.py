@@ -152,3 +152,45 @@ def test_the_installed_command_serves_produces_and_consumes(
         assert told["topic"] == "demo"
     assert broker.process.returncode == 0, "a stop that was asked for is not a failure"
     assert not Path(broker.ready["dataDir"]).exists(), "--ephemeral leaves nothing behind"
+
+
+@pytest.mark.slow
+def test_the_helper_processes_of_an_installed_broker_do_their_work(
+    installed: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    with running_broker(installed, "--ephemeral", cwd=tmp_path, environment=environment) as broker:
+        server = ("-n", broker.namesrv)
+        run(
+            *installed,
+            "produce",
+            *server,
+            "demo",
+            "hello",
+            "--keys",
+            "k1",
+            cwd=tmp_path,
+            environment=environment,
+        )
+        found = run(
+            *installed,
+            "admin",
+            *server,
+            "message",
+            "by-key",
+            "demo",
+            "k1",
+            cwd=tmp_path,
+            environment=environment,
+        )
+        assert "hello" in found, "the index is built by a process of its own"
+    assert "helper ended" not in (tmp_path / "broker-stderr.txt").read_text()
+
+
+@pytest.mark.slow
+def test_the_installed_command_carries_out_a_drill_and_a_bench(
+    installed: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    told = run(
+        *installed, "drill", "run", "kill-restart", "--seconds", "1", cwd=tmp_path, environment=environment
+    )
+    assert "passed" in told

@@ -135,15 +135,10 @@ def produce(
     Examples:
 
         ropewalk produce demo "hello" "world"
-
         ropewalk produce demo --file orders.txt --tags new
-
         ropewalk produce demo "shipped" --keys order-7 --message-group order-7
-
         ropewalk produce demo "remind me" --delay 90s
-
         ropewalk produce demo "paid" --transaction commit
-
         tail -f app.log | ropewalk produce logs
     """
     from ropewalk.client.blocking.simple import Client
@@ -328,11 +323,8 @@ def consume(
     Examples:
 
         ropewalk consume demo
-
         ropewalk consume 'order*' --follow --format json
-
         ropewalk consume demo --group billing --follow
-
         ropewalk consume orders --sql "amount > 3 AND region = 'eu'"
     """
     from ropewalk.client.blocking.simple import Client
