@@ -265,8 +265,8 @@ def consume(
             metavar="WHERE",
             help="earliest (or first), latest (or last), offset:N, a time (2026-01-31T12:00:00, local unless it "
             "names a zone), or milliseconds since 1970. Without it: earliest, and latest with --follow. With "
-            "--group it counts "
-            "only where the group has read nothing yet.",
+            "--group it counts only where the group has read nothing yet, and with latest a young topic, whose first "
+            "message is still at hand, is read from its beginning.",
         ),
     ] = None,
     count: Annotated[
