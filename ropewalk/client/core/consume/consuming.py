@@ -4,8 +4,8 @@ Membership (heartbeats, members, locks), progress (where to begin, commits), mes
 not be handled). The shells decide when; the rules of each exchange are here.
 
 Where a queue begins that the group never committed is said in `consume_from.py`. A broker that still has a young
-queue's first message at hand says 0 by itself, unless it is asked not to, as it is where a time was given. A retry topic
-always begins at its beginning.
+queue's first message at hand says 0 by itself, unless it is asked not to, as it is where a time was given. A retry
+topic always begins at its beginning.
 
 A queue may have changed under a consumer: retention removed what was to come, an administrator moved the group, the
 topic was deleted and made again. `relocate` says where to go on then, and `is_same_queue` whether the message that was
