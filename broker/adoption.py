@@ -64,8 +64,8 @@ class TopicAdoption:
         messages of topics that its own master made moments before it died: their first message is a delivered one.
         """
         now, before = self._context.now_ms(), self._topics.generation
-        if self._store.queues_made != self._queues_adopted:
-            self._queues_adopted = self._store.queues_made
+        if self._store.table.made != self._queues_adopted:
+            self._queues_adopted = self._store.table.made
             self.adopt_orphans(now)
         while self._context.timers.orphans:
             name, count = self._context.timers.orphans.popitem()

@@ -629,7 +629,7 @@ class Broker:
     def _flushed(self) -> int:
         """Through where answers need not wait for the disk."""
         waits = self.store.config.sync_flush and not self.group.covers_flush
-        return self.store.flushed_offset if waits else NO_LIMIT
+        return self.store.log.flushed_offset if waits else NO_LIMIT
 
     def tick(self) -> None:
         """The work of time, several times a second: flush, expire, look ahead."""
@@ -641,7 +641,7 @@ class Broker:
             self._adoption.adopt_new_queues()
         if (status := self.group.status(self.context.ha_status, self.context.now_ms())) is not None:
             self.context.ha_status = status
-        for finding in self.store.take_findings():
+        for finding in self.store.upkeep.take_findings():
             log.warning("store", finding=finding)
         while self.reader.findings:
             log.warning("store", finding=self.reader.findings.pop(0))

@@ -20,7 +20,9 @@ from typing import NamedTuple, cast
 
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN
-from store.follow_target import FollowTarget
+from store.dispatcher import Dispatcher
+from store.io.disk import MappedFile
+from store.log.commitlog import CommitLog
 from store.log.placing import PLAIN, Placing
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue
@@ -49,15 +51,27 @@ class StreamRejected(RemoteProtocolError):
 class Follower:
     """The one writer of a store that follows another one."""
 
-    def __init__(self, store: FollowTarget) -> None:
-        """Follow from where the log ends, which is behind a whole record."""
-        self.boundary = store.log.end_offset
+    def __init__(
+        self,
+        log: CommitLog,
+        dispatcher: Dispatcher,
+        next_segment: Callable[[int], Segment | None],
+        sync_cut: Callable[[MappedFile, Callable[[], None]], None],
+    ) -> None:
+        """Follow from where the log ends, which is behind a whole record.
+
+        `next_segment` begins the segment at an offset, or returns None while there is none ready; `sync_cut` has a file
+        synced from which bytes were cut, and calls back then. Neither waits.
+        """
+        self.boundary = log.end_offset
         """The end of the last record that is here as a whole and was looked at."""
         self.findings: list[str] = []
         self.found_whole: Callable[[int], None] | None = None
         """Hears, now and then, through which log offset all records are whole, before `boundary` is there."""
-        self._store = store
-        self._log = store.log
+        self._log = log
+        self._dispatcher = dispatcher
+        self._next_segment = next_segment
+        self._sync_cut = sync_cut
         self._known = KnownQueues()
         self._rest: bytes | None = b""
         """The log's bytes behind the boundary; None where they are many and read from the log itself."""
@@ -121,7 +135,7 @@ class Follower:
 
     def _room(self, offset: int) -> Segment | None:
         """The segment that the byte at `offset` goes into, or None: not yet."""
-        log, store = self._log, self._store
+        log = self._log
         if log.segments:
             last = log.segments[-1]
             if last.write_position < last.size:
@@ -132,7 +146,7 @@ class Follower:
                 f"the master's bytes begin at log offset {offset}, which is no multiple of mappedFileSizeCommitLog "
                 f"({log.segment_size} here): give this slave the master's value"
             )
-        segment = store.next_segment(offset)
+        segment = self._next_segment(offset)
         if segment is not None and offset and len(log.segments) == 1:
             self.findings.append(
                 f"the master's log begins at offset {offset} for this slave: it has no messages from before that"
@@ -152,7 +166,7 @@ class Follower:
             self.boundary = segment.base_offset + self._take_in(segment, grown, come)
         finally:
             if grown:
-                self._store.dispatched(grown, begin, self.boundary)
+                self._dispatcher.dispatched(grown, begin, self.boundary)
         end = segment.write_position
         left = segment.base_offset + end - self.boundary
         if left <= _REST_MAX:
@@ -165,15 +179,15 @@ class Follower:
         # `dispatch_runs` asks a segment for nothing but these.
         view = segment if come is None else cast("Segment", Arrived(self.boundary, come))
         begin = view.base_offset - base
-        store = self._store
-        delay_of = store.delay_of
+        dispatcher = self._dispatcher
+        delay_of = dispatcher.delay_of
         while end - position >= 8:
             at, records, stored_ms = dispatch_runs(
                 view, position - begin, end - begin, self._known, grown, self.found_whole
             )
             position = begin + at
             if records:
-                store.stored_until(stored_ms)
+                dispatcher.stored_until(stored_ms)
                 continue
             size, magic = _FRAME.unpack_from(view.map, at)
             if magic == MAGIC_BLANK:
@@ -192,7 +206,7 @@ class Follower:
             seen = scan_record(segment, position, delay_of)
             if not isinstance(seen, ScannedRecord):
                 raise self._rejected(base + position, "its fields or its checksum do not hold")
-            queue = store.dispatch(seen)
+            queue = dispatcher.dispatch(seen)
             if queue is not None:
                 grown[queue] = None
                 learn_queue(seen, queue, self._known)
@@ -224,7 +238,7 @@ class Follower:
         if position < end:
             segment.drop_from(position)
             self.cut_pending = True
-            self._store.sync_cut(segment, self._cut_is_durable)
+            self._sync_cut(segment.file, self._cut_is_durable)
         self._rest, self._come = b"", None
 
     def _cut_is_durable(self) -> None:

@@ -4,7 +4,7 @@ One owner, the loop, calls everything here. A turn of the loop appends any numbe
 `publish()`, which moves the readable bound and hands work to the helper threads; `run_completions()` brings back
 what they finished. Nothing in between waits.
 
-    min_offset <= flushed_offset, readable_offset <= end_offset
+    log.min_offset <= log.flushed_offset, readable_offset <= log.end_offset
 
 *Append* makes bytes readable to the process, *flush* makes them survive power loss, *publish* lets consumers see
 them. Under ASYNC_FLUSH a record is readable when its turn ends; under SYNC_FLUSH when its flush is done, so that no
@@ -12,24 +12,23 @@ consumer sees a message whose producer has not been answered. `limit_readable` h
 whoever decides about answers elsewhere; a store that follows another one (`follow`) shows whole records only.
 
 Left to others: how messages become records (`append`), the segment they go to (`room`), the queues (`queue_table`),
-what a start has to set right (`opening`), the files that follow the log (`write_back`), room and pages ahead of it
-(`preallocate`), and what goes on beside it (`upkeep`): key index, retention, checksums.
+the entries of another broker's records (`dispatcher`), a log that a group may cut (`group_log`), what a start has to
+set right (`opening`), the files that follow the log (`write_back`), room and pages ahead of it (`preallocate`), and
+what goes on beside it (`upkeep`): key index, retention, checksums.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 
-from ropewalk.format.dledger.snapshot import MemberSnapshot, encode_member_snapshot
 from store.append import Appender
 from store.config import StoreConfig
+from store.dispatcher import Dispatcher
 from store.entries.entry_log import EntryLog
-from store.entry_host import EntryHost
 from store.follow import Follower
-from store.index.helper import KeyIndex
+from store.group_log import GroupLog
 from store.io.disk import Disk, DiskFull
 from store.io.durations import Durations
 from store.io.workers import Completions, Flusher, Helpers
@@ -45,7 +44,6 @@ from store.queues.entry_pool import EntryPool
 from store.queues.queue_table import QueueTable
 from store.queues.queue_writer import await_writer, queue_file_writer
 from store.recovery.opening import Opening
-from store.recovery.record_scan import ScannedRecord
 from store.recovery.scan import Recovered
 from store.replica import Replica
 from store.room import SegmentRoom
@@ -65,13 +63,12 @@ class MessageStore:
         self.config = config
         placing = ENTRY if config.ledger is not None else PLAIN
         self.log = CommitLog(config.log_directory, config.segment_size, disk, placing)
-        self._table = QueueTable(config.root / "consumequeue", config.queue_file_size, disk)
-        self.queues = self._table.by_topic
-        self.queue = self._table.queue
-        self.find_queue = self._table.find
+        self.table = QueueTable(config.root / "consumequeue", config.queue_file_size, disk)
+        self.queues = self.table.by_topic
+        self.queue = self.table.queue
+        self.find_queue = self.table.find
         self.completions = Completions(wake)
         self.readable_offset = 0
-        self.flushed_offset = 0
         self.now = now_ms()
         """Store time of this turn, ms; never goes back, so that records stay ordered by it."""
         self.follower: Follower | None = None
@@ -88,11 +85,12 @@ class MessageStore:
         self._lock_fd = -1
         self._queues_lock = config.root / "ropewalk" / "queues.lock"
         self._deleted = DeletedTopics(config.root / "ropewalk" / "deleted", disk)
-        self._last_store_ms = 0
+        self.last_store_ms = 0
+        """The store time of the newest record, ms; for a slave by its master's clock."""
         self._next_flush_ms = self._ticked_ms = 0
         boot = boot_id(disk)
         self._flusher: Flusher | None = None
-        self.upkeep = Upkeep(config, self.log, self._table, disk, now_ms, self._helpers, self.completions)
+        self.upkeep = Upkeep(config, self.log, self.table, disk, now_ms, self._helpers, self.completions)
         self.damage = self.upkeep.damage
         """The known damage; None where nothing is under checksums."""
         self._preallocator = Preallocator(
@@ -119,20 +117,20 @@ class MessageStore:
             self.pool,
             queue_file_writer(disk, self._queues_lock),
             config.queue_flush_interval_ms,
-            self._table.__len__,
-            lambda: self.index.full_timestamp if self.index is not None else 0,
+            self.table.__len__,
+            lambda: self.upkeep.index.full_timestamp if self.upkeep.index is not None else 0,
             self._helpers,
             self.completions,
         )
+        self.group_log: GroupLog | None = None
+        """The log of this store as one of entries, in DLedger mode."""
         self.entry_log: EntryLog | None = None
         """The log of entries in DLedger mode: what a group's core saves, cuts, places and flushes."""
         self.replica: Replica | None = None
         """The part that has this store lead or follow in DLedger mode, while it is open."""
-        self._entry_host: EntryHost | None = None
-        """How far a log of entries is on the disk; `flushed_offset` counts of it what is shown, and never falls."""
         if config.ledger is not None:
-            own = config.root / "ropewalk"
-            self.entry_log = EntryLog(config.ledger, own / "dledger", own / "tails", self.log, disk)
+            self.group_log = GroupLog(config.root, config.ledger, self.log, self.table, disk)
+            self.entry_log = self.group_log.entries
         self._appender = Appender(
             self.log,
             config.store_host,
@@ -150,11 +148,13 @@ class MessageStore:
         self.sizes = self._appender.sizes
         self.woken = self._appender.woken
         """Queues with somebody in `held` that became longer; whoever answers them clears this."""
+        self.dispatcher = Dispatcher(
+            self.table, self._write_back, self._appender, config.delay_levels.delay_of, self._stored_until
+        )
         self._opening = Opening(
             config.root,
             self.log,
-            self.queues,
-            self.queue,
+            self.table,
             self._write_back.mark_dirty,
             self._deleted,
             self.upkeep.checksums,
@@ -175,13 +175,8 @@ class MessageStore:
         self._lock_fd = self._disk.lock(self.config.root / "lock")
         try:
             await_writer(self._disk, self._queues_lock)
-            if self.entry_log is not None:
-                config = self.config
-                done = self.entry_log.installation(config.root, config.queue_file_size).redo()
-                self.recovered = self._opening.run_shown(
-                    partial(self._recover_entries, self.entry_log), self.entry_log.find_damage
-                )
-                self.recovered.findings = *done, *self.entry_log.found.findings
+            if self.group_log is not None:
+                self.recovered = self.group_log.recover(self._opening, self.config.queue_file_size)
             else:
                 self.recovered = self._opening.run()
         except BaseException as exc:
@@ -190,10 +185,6 @@ class MessageStore:
                 raise DiskFull(f"no room to recover the store {self.config.root}: {exc}") from exc
             raise
         return self.recovered
-
-    def _recover_entries(self, entry_log: EntryLog) -> int:
-        self.log.load()
-        return entry_log.recover().commit_pos
 
     def release(self) -> None:
         """Let go of a store that was recovered and not opened: it stays as a crash at this moment would leave it."""
@@ -207,18 +198,18 @@ class MessageStore:
         """
         self.recover()
         end = self.log.end_offset
-        self.flushed_offset = self.log.flushed_offset = min(self.recovered.durable, end)
-        if self.config.sync_flush and self.flushed_offset < end:
+        self.log.flushed_offset = min(self.recovered.durable, end)
+        if self.config.sync_flush and self.log.flushed_offset < end:
             # What a kill left in the page cache is served from now on, so it has to be durable first.
             for file in self.log.unflushed(end):
                 file.sync()
-            self.flushed_offset = self.log.flushed_offset = end
+            self.log.flushed_offset = end
         self.readable_offset = end
         if self.entry_log is not None:
             # What is not known to be committed may be replaced: it is neither shown nor claimed.
             end = self.entry_log.commit[2]
-            self.readable_offset = self.flushed_offset = self.log.flushed_offset = end
-        self._last_store_ms = self.recovered.last_store_timestamp
+            self.readable_offset = self.log.flushed_offset = end
+        self.last_store_ms = self.recovered.last_store_timestamp
         abnormal = self._disk.exists(self.config.root / "abort")
         try:
             self._disk.write_file(self.config.root / "abort", str(os.getpid()).encode())
@@ -228,22 +219,15 @@ class MessageStore:
         self._flusher = self._helpers.flusher(self.completions, self._note_flushed)
         self._write_back.begin(
             self.recovered.scanned_from,
-            sum(queue.written - queue.first for queue in self._table),
+            sum(queue.written - queue.first for queue in self.table),
             inherited=self._opening.inherited,
         )
         self._preallocator.begin(self.log.end_offset)
-        if (entry_log := self.entry_log) is not None:
-            self._entry_host = self._room.entry_host = EntryHost(self.log, self._flusher, self._preallocator)
-            entry_log.begin(
-                self._entry_host,
-                self.completions,
-                self._helpers.worker("ropewalk-entries", self.completions),
-                self._helpers.worker("ropewalk-laggards", self.completions),
-            )
-            entry_log.look_for_damage = self.upkeep.look_for_damage
-            self.replica = Replica(
-                self, self._appender, entry_log.writer, entry_log.term_at, entry_log.commit, entry_log.arrived
-            )
+        if (group := self.group_log) is not None:
+            group.begin(self._flusher, self._preallocator, self._helpers, self.completions)
+            group.entries.look_for_damage = self.upkeep.look_for_damage
+            self._room.entry_host = group.host
+            self.replica = Replica(self, self.dispatcher, self._appender, group.entries)
         self.upkeep.open(
             self.readable_offset,
             end,
@@ -276,7 +260,7 @@ class MessageStore:
 
         def remove() -> None:
             self._deleted.save(text)
-            self._disk.remove_tree(self._table.directory / topic)
+            self._disk.remove_tree(self.table.directory / topic)
 
         self._write_back.worker.submit(lambda: unless_full(remove), done)
 
@@ -284,9 +268,9 @@ class MessageStore:
 
     def begin_turn(self) -> None:
         """Fix the store time of the appends that follow."""
-        self.now = self._appender.now = max(self._now_ms(), self._last_store_ms)
+        self.now = self._appender.now = max(self._now_ms(), self.last_store_ms)
         if not self.follows:  # the records of a slave were stored when its master says
-            self._last_store_ms = self.now
+            self.last_store_ms = self.now
 
     def refresh_time(self) -> None:
         """Move the store time on within a turn, which may have begun before the next message was sent.
@@ -295,28 +279,18 @@ class MessageStore:
         """
         now = self._now_ms()
         if now > self.now and not self.follows:
-            self.now = self._appender.now = self._last_store_ms = now
+            self.now = self._appender.now = self.last_store_ms = now
 
     def publish(self) -> None:
         """End a turn: let consumers see what may be seen, and ask for the flush that is owed."""
         if self.entry_log is not None:
             return  # both are the group's decision
-        if self.config.sync_flush and self.whole_end > self.flushed_offset:
+        if self.config.sync_flush and self.whole_end > self.log.flushed_offset:
             self.request_flush()
         if self._appender.deferred or self.follower is not None:
             self._move_readable()
         else:
             self.readable_offset = self.log.end_offset
-
-    @property
-    def index(self) -> KeyIndex | None:
-        """The key index, while the store is open and has one."""
-        return self.upkeep.index
-
-    @property
-    def queues_made(self) -> int:
-        """The number of queues that came into being since the start."""
-        return self._table.made
 
     @property
     def full(self) -> str | None:
@@ -333,25 +307,6 @@ class MessageStore:
     def flush_times(self) -> Durations | None:
         """The durations of the log's flushes; None before the store is open."""
         return self._flusher.times if self._flusher is not None else None
-
-    def remove_expired(self) -> None:
-        """Have segments that are older than they are kept go soon, and not only in their hours."""
-        if self.upkeep.cleaner is not None:
-            self.upkeep.cleaner.remove_expired()
-
-    @property
-    def removed_files(self) -> int:
-        """The number of this store's files that something else removed while they were in use."""
-        return self.upkeep.removed_files
-
-    def take_findings(self) -> list[str]:
-        """Return the findings of index, retention and checksums since the last time."""
-        return self.upkeep.take_findings()
-
-    @property
-    def last_store_ms(self) -> int:
-        """The store time of the newest record, ms; for a slave by its master's clock."""
-        return self._last_store_ms
 
     @property
     def follows(self) -> bool:
@@ -370,8 +325,8 @@ class MessageStore:
 
     def request_flush(self) -> None:
         """Have all that is whole flushed soon."""
-        if self._entry_host is not None:
-            self._entry_host.request_flush()
+        if self.group_log is not None:
+            self.group_log.host.request_flush()
             return
         assert self._flusher is not None
         end = self.whole_end
@@ -379,48 +334,21 @@ class MessageStore:
 
     def flush_now(self) -> None:
         """Flush the log up to its last whole record. Blocks: for a broker that closes."""
-        while (
-            self.flushed_offset if self._entry_host is None else self._entry_host.flushed_offset
-        ) < self.whole_end:
+        flushed = self.log if self.group_log is None else self.group_log.host
+        while flushed.flushed_offset < self.whole_end:
             self.request_flush()
             self._helpers.pause()
             self.run_completions()
 
     def _note_flushed(self, offset: int) -> None:
-        if self._entry_host is not None and self.entry_log is not None:
-            self._entry_host.flushed_offset = offset
-            self._claim_flushed()
-            self.entry_log.flushed(offset)
+        if self.group_log is not None:
+            self.group_log.flushed(offset, self.readable_limit)
             return
-        assert self.flushed_offset <= offset <= self.whole_end, (self.flushed_offset, offset, self.whole_end)
-        self.flushed_offset = self.log.flushed_offset = offset
+        log, end = self.log, self.whole_end
+        assert log.flushed_offset <= offset <= end, (log.flushed_offset, offset, end)
+        log.flushed_offset = offset
         if self.config.sync_flush:
             self._move_readable()
-
-    def _claim_flushed(self) -> None:
-        """Count of a log of entries what is on disk and shown: no cut takes that away."""
-        assert self._entry_host is not None
-        claimed = min(self._entry_host.flushed_offset, self.readable_limit)
-        self.flushed_offset = self.log.flushed_offset = max(self.flushed_offset, claimed)
-
-    def make_snapshot(self, state_index: int, state: bytes) -> tuple[tuple[int, int, int], bytes] | None:
-        """Return a snapshot for a member that lacks the beginning of this log, and the log through its first entry.
-
-        `state` are the tables through `state_index`, which reach to the first entry at least. None if there is no
-        entry that is known to be committed.
-        """
-        assert self.entry_log is not None
-        first = self.entry_log.first_entry()
-        if first is None:
-            return None
-        point, entry, commit = first
-        begin = self.log.min_offset
-        queues = [
-            (queue.topic, queue.queue_id, queue.next_offset)
-            for queue in self._table
-            if queue.next_offset and queue.max_physical <= begin
-        ]
-        return point, encode_member_snapshot(MemberSnapshot(commit, queues, state_index, state, entry))
 
     def limit_readable(self, offset: int) -> None:
         """Let consumers see nothing behind this offset, which no record spans; NO_LIMIT lifts it for good.
@@ -428,15 +356,15 @@ class MessageStore:
         What was put together into one segment is shown together, when the limit is behind all of it.
         """
         self.readable_limit = offset
-        if self._entry_host is not None:
-            self._claim_flushed()
+        if self.group_log is not None:
+            self.group_log.claim_flushed(offset)
         self._move_readable()
         self._appender.deferred = self.config.sync_flush or offset != NO_LIMIT
 
     def _move_readable(self) -> None:
         if self.readable_limit <= self.readable_offset:  # HOT: as it mostly is where slaves are waited for
             return
-        offset = self.flushed_offset if self.config.sync_flush else self.whole_end
+        offset = self.log.flushed_offset if self.config.sync_flush else self.whole_end
         offset = min(offset, self.readable_limit)
         if offset <= self.readable_offset:
             return
@@ -455,8 +383,8 @@ class MessageStore:
 
     def follow(self) -> Follower:
         """Become a slave: from now on the log grows by a master's bytes alone, behind all that was put before."""
-        assert self.follower is None
-        self.follower = Follower(self)
+        assert self.follower is None and self._flusher is not None
+        self.follower = Follower(self.log, self.dispatcher, self._room.next_segment, self._flusher.sync_cut)
         self._appender.closed = True
         return self.follower
 
@@ -474,54 +402,9 @@ class MessageStore:
         self._move_readable()  # from here on nothing may be left behind: a plain master's turn shows what it appends
         self._appender.closed = False
 
-    def next_segment(self, base_offset: int) -> Segment | None:
-        """Begin the segment at this offset for the follower; None while there is none ready. Never waits."""
-        segments = self.log.segments
-        if segments and self.flushed_offset < segments[-1].base_offset:
-            self.request_flush()  # recovery counts what lies two segments back as durable
-            return None
-        segment = self._preallocator.segment_at(base_offset)
-        if segment is not None:
-            self.log.begin(segment)
-            self.request_flush()
-        return segment
-
-    def dispatch(self, record: ScannedRecord) -> ConsumeQueue | None:
-        """Make the queue entry of a record that came from the master; the queue, if the record is the newest in it."""
-        self.stored_until(record.store_timestamp)
-        if not record.indexed:
-            return None
-        queue = self.queue(record.topic, record.queue_id)
-        number = record.queue_offset
-        if number != queue.next_offset:
-            if number < queue.next_offset:
-                return None  # the number was taken before: a deleted topic's, as in recovery
-            if queue.written > queue.first:
-                self._write_back.give_up(queue.written - queue.first)
-            queue.restart_at(number)
-        queue.add(record.offset, record.size, record.tags_code)
-        return queue
-
-    def dispatched(self, queues: Iterable[ConsumeQueue], begin: int, end: int) -> None:
-        """Hear which queues have got the entries of their records from log offset `begin` to `end`."""
-        grown = [(queue, queue.next_offset) for queue in queues]
-        self._appender.unreadable.append((begin, end, grown))
-        for queue, _number in grown:
-            self._write_back.mark_dirty(queue)
-
-    def sync_cut(self, segment: Segment, done: Callable[[], None]) -> None:
-        """Have a segment synced from which bytes were cut, then call `done`. Never waits."""
-        assert self._flusher is not None
-        self._flusher.sync_cut(segment.file, done)
-
-    def delay_of(self, text: str) -> int:
-        """Return the delay that a stored `DELAY` means, ms; 0 for none."""
-        return self.config.delay_levels.delay_of(text)
-
-    def stored_until(self, time_ms: int) -> None:
-        """Hear when the newest record of the master's was stored, ms."""
-        if time_ms > self._last_store_ms:
-            self._last_store_ms = time_ms
+    def _stored_until(self, time_ms: int) -> None:
+        if time_ms > self.last_store_ms:
+            self.last_store_ms = time_ms
 
     # -- the work of time ----------------------------------------------------------------------------
 
@@ -541,11 +424,11 @@ class MessageStore:
             self.entry_log.tick(now)
         if now >= self._next_flush_ms:
             self._next_flush_ms = now + self.config.flush_interval_ms
-            if self.whole_end > self.flushed_offset:
+            if self.whole_end > self.log.flushed_offset:
                 self.request_flush()
-        self._write_back.tick(now, self.readable_offset, self._last_store_ms)
+        self._write_back.tick(now, self.readable_offset, self.last_store_ms)
         self._preallocator.tick(now)
-        self.upkeep.tick(now, self.readable_offset, self.flushed_offset, self.removable_offset)
+        self.upkeep.tick(now, self.readable_offset, self.log.flushed_offset, self.removable_offset)
 
     # -- close ---------------------------------------------------------------------------------------
 
@@ -570,14 +453,14 @@ class MessageStore:
             self.request_flush()
             self._flusher.stop()
             self.run_completions()
-            assert self.flushed_offset == self.log.end_offset, (
+            assert self.log.flushed_offset == self.log.end_offset, (
                 "the flusher failed before; its error was raised then"
             )
-        self.upkeep.close(self.readable_offset, self.flushed_offset)
-        clean = self._write_back.finish(self.readable_offset, self._last_store_ms)
+        self.upkeep.close(self.readable_offset, self.log.flushed_offset)
+        clean = self._write_back.finish(self.readable_offset, self.last_store_ms)
         self._preallocator.stop()
         self.run_completions()
-        if len(self._table) > SYNC_SINGLY_MAX:
+        if len(self.table) > SYNC_SINGLY_MAX:
             root = self.config.root
             self._disk.sync_file_systems(root, root / "consumequeue", self.config.log_directory)
         else:

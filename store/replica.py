@@ -15,16 +15,16 @@ Indexing goes by turns, a few MiB in each: heartbeats are answered in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head, filler_size
 from ropewalk.format.names import TERM_TOPIC
 from store.append import Appender, Message
-from store.entries.arrived import ArrivedBytes
-from store.follow_target import FollowTarget
-from store.log.commitlog import StoreDamaged
-from store.log.entry_writer import EntryWriter, WrittenRun
+from store.dispatcher import Dispatcher
+from store.entries.entry_log import EntryLog
+from store.log.commitlog import CommitLog, StoreDamaged
+from store.log.entry_writer import WrittenRun
 from store.log.remedy import MEND
 from store.queues.consume_queue import ConsumeQueue
 from store.recovery.record_runs import KnownQueues, dispatch_runs, learn_queue
@@ -39,8 +39,12 @@ TURN_BYTES: Final = 4 << 20
 """How much of the log is indexed in one turn."""
 
 
-class ReplicaTarget(FollowTarget, Protocol):
+class ReplicaTarget(Protocol):
     """The store of a member, as its `Replica` sees it."""
+
+    @property
+    def log(self) -> CommitLog:
+        """The log of the store."""
 
     @property
     def readable_offset(self) -> int:
@@ -59,28 +63,24 @@ class Replica:
     def __init__(
         self,
         store: ReplicaTarget,
+        dispatcher: Dispatcher,
         appender: Appender,
-        writer: EntryWriter,
-        term_at: Callable[[int], int],
-        shown: tuple[int, int, int],
-        arrived: ArrivedBytes,
+        entries: EntryLog,
     ) -> None:
-        """`shown` is the point through which the opened store is indexed; `term_at` tells the term of an index.
-
-        `arrived` are the bytes that a leader sent a moment ago.
-        """
+        """Begin as a follower, with an opened store that is indexed through the commit point of `entries`."""
         self._store = store
         self._log = store.log
+        self._dispatcher = dispatcher
         self._appender = appender
-        self._writer = writer
-        self._term_at = term_at
-        self._arrived = arrived
+        self._writer = entries.writer
+        self._term_at = entries.term_at
+        self._arrived = entries.arrived
         self._known = KnownQueues()
-        self._indexed = shown[2]
+        self._indexed = entries.commit[2]
         """The log offset through which queues have their entries; while this member leads, as of when it began."""
         self._is_leading = False
         appender.closed = True
-        store.limit_readable(shown[2])
+        store.limit_readable(entries.commit[2])
 
     @property
     def leads(self) -> bool:
@@ -169,10 +169,10 @@ class Replica:
         if at > begin:
             self._indexed = at
             self._arrived.drop(at)
-            self._store.dispatched(grown, begin, at)
+            self._dispatcher.dispatched(grown, begin, at)
 
     def _index_some(self, at: int, end: int, grown: dict[ConsumeQueue, None]) -> int:
-        store = self._store
+        dispatcher = self._dispatcher
         segment = self._log.find(at)
         if segment is None:
             raise _damaged(self._log.directory, at)
@@ -185,14 +185,14 @@ class Replica:
         limit = min(limit - base, len(view.map))
         after, records, stored_ms = dispatch_runs(view, at - base, limit, self._known, grown)
         if records:
-            store.stored_until(stored_ms)
+            dispatcher.stored_until(stored_ms)
             return base + after
-        seen = scan_record(segment, position, store.delay_of)
+        seen = scan_record(segment, position, dispatcher.delay_of)
         if seen is NoRecord.FILLER:
             return segment.end_offset
         if not isinstance(seen, ScannedRecord):
             raise _damaged(self._log.directory, at)
-        queue = store.dispatch(seen)
+        queue = dispatcher.dispatch(seen)
         if queue is not None:
             grown[queue] = None
             learn_queue(seen, queue, self._known)

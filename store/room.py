@@ -71,6 +71,18 @@ class SegmentRoom:
         self._request_flush()  # the sealed segment counts as durable soon: see above
         return segment
 
+    def next_segment(self, base_offset: int) -> Segment | None:
+        """Begin the segment at this offset of a slave's log; None while there is none ready. Never waits."""
+        log = self._log
+        if log.segments and log.flushed_offset < log.segments[-1].base_offset:
+            self._request_flush()  # recovery counts what lies two segments back as durable
+            return None
+        segment = self._preallocator.segment_at(base_offset)
+        if segment is not None:
+            log.begin(segment)
+            self._request_flush()
+        return segment
+
     def _next_or_busy(self, size: int, host: EntryHost) -> Segment:
         """Begin the next segment of a log of entries. Raises `DiskFull` at once: heartbeats wait for no file."""
         segments = self._log.segments

@@ -142,6 +142,11 @@ class Upkeep:
         if self.scrubber is not None:
             self.scrubber.tick(now, flushed)
 
+    def remove_expired(self) -> None:
+        """Have segments that are older than they are kept go soon, and not only in their hours."""
+        if self.cleaner is not None:
+            self.cleaner.remove_expired()
+
     def look_for_damage(self, done: Callable[[bool], None]) -> None:
         """Tell, soon, whether places of the log are known to be damaged; where none is, look for them."""
         checksums, damage = self.checksums, self.damage

@@ -219,7 +219,7 @@ class AdminHa:
             store.log.segment_size,
             member.epochs,
             store.log.min_offset,
-            min(store.flushed_offset, store.whole_end),
+            min(store.log.flushed_offset, store.whole_end),
         )
         if why is None and member.diverged is not None:
             why = "this log is about to be cut, because it is not the beginning of its master's"

@@ -71,7 +71,7 @@ def runtime_info(broker: BrokerContext, disk: DiskFacts, now_ms: int) -> dict[st
         f"commitLogDiskRatio_{config.store_path_commit_log}": disk.log.used_ratio,
         "consumeQueueDiskRatio": disk.queues.used_ratio,
         "commitLogDirCapacity": f"Total : {_size(disk.log.total)}, Free : {_size(disk.log.free)}.",
-        "remainHowManyDataToFlush": _size(end - store.flushed_offset),
+        "remainHowManyDataToFlush": _size(end - store.log.flushed_offset),
         "remainHowManyDataToCommit": _size(0),
         "remainTransientStoreBufferNumbs": 2**31 - 1,
         "dispatchBehindBytes": end - store.readable_offset,

@@ -22,7 +22,7 @@ class AdminUpkeep:
 
     def delete_expired(self, session: Session, request: Command) -> Command:
         """Remove segments older than `fileReservedTime` now, and not only in the hours of `deleteWhen`."""
-        self._broker.store.remove_expired()
+        self._broker.store.upkeep.remove_expired()
         return request.reply(ResponseCode.SUCCESS)
 
     def ha_status(self, session: Session, request: Command) -> Command:

@@ -42,7 +42,7 @@ class Queries:
             count = config.default_query_max_num
         else:
             count = min(header.max_num, config.max_msgs_num_batch)
-        index = broker.store.index
+        index = broker.store.upkeep.index
         if index is None or count <= 0:
             return _answer(request, _NOTHING)
         query = Query(

@@ -10,8 +10,8 @@ its place has, and asks that address what it is:
     anything else that answers          a rival: this broker does not register there, and does not start at all if
                                         that is found before it has served anybody
 
-`rival` is the rule. Questions are asked over connections of the guard's own, each for a moment only: a name server or
-a rival that says nothing delays a start by `PATIENCE_S` and forbids nothing.
+`rival` is the rule. Questions are asked over connections of the guard's own, each for a moment only: a name server
+that says nothing delays a start by `PATIENCE_S`, a rival that says nothing by `RIVAL_S`, and neither forbids it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from ropewalk.format.remoting import Command
 __all__ = ["Occupant", "RouteGuard", "rival", "silent_among"]
 
 PATIENCE_S = 1.0
+RIVAL_S = 3.0
+"""How long a broker that has this one's place may take to answer: one that is alive may be busy."""
 
 
 async def silent_among(name_servers: tuple[str, ...]) -> tuple[str, ...]:
@@ -103,7 +105,7 @@ class RouteGuard:
             except* (RopewalkError, OSError):
                 pass  # one that is away is asked again before the first registration there
 
-        with trio.move_on_after(2 * PATIENCE_S):
+        with trio.move_on_after(2 * PATIENCE_S + RIVAL_S):
             async with trio.open_nursery() as nursery:
                 for name_server in name_servers:
                     nursery.start_soon(ask, name_server)
@@ -116,7 +118,7 @@ class RouteGuard:
         if not address or address == self._address:
             return None
         occupant: Occupant | None = None
-        with trio.move_on_after(PATIENCE_S):
+        with trio.move_on_after(RIVAL_S):
             occupant = await self._occupant(address)
         record = self._record()  # it may have changed while the other one was asked
         if record.broker_id != broker_id or not rival(self._cluster, self._broker_name, record, occupant):
@@ -147,7 +149,7 @@ class RouteGuard:
         """Return what answers at this address; None if nothing does."""
         found: Occupant | None = None
         try:
-            async with open_connection(address, timeout=PATIENCE_S) as link:
+            async with open_connection(address, timeout=RIVAL_S) as link:
                 found = await self._asked(link)
         except* (RopewalkError, OSError):
             pass
@@ -161,7 +163,7 @@ class RouteGuard:
                 return Occupant(status.cluster, status.broker_name, status.broker_id, status.leader_epoch)
         except (OSError, RemoteProtocolError):
             pass  # it answers, and wants to be shown a secret
-        answer = await link.call(Command(RequestCode.GET_BROKER_CONFIG), PATIENCE_S)
+        answer = await link.call(Command(RequestCode.GET_BROKER_CONFIG), RIVAL_S)
         try:
             given = {entry.key: entry.value for entry in read_properties(answer.body.decode())}
         except ValueError:

@@ -572,7 +572,7 @@ def _storage(sources: MetricSources, found: Found, later: list[Source]) -> None:
             GAUGE,
             "Log bytes that are not flushed yet",
             STORAGE_LABELS,
-            [(STORAGE, float(end - store.flushed_offset))],
+            [(STORAGE, float(end - store.log.flushed_offset))],
         ),
         Family(
             "rocketmq_storage_dispatch_behind_bytes",
@@ -591,7 +591,7 @@ def _storage(sources: MetricSources, found: Found, later: list[Source]) -> None:
         help = "Damaged places that another member's copy made whole"
         found.append(_one("ropewalk_log_mended_places", COUNTER, help, damage.mended))
     help = "Files of the store that something else removed while the broker ran"
-    found.append(_one("ropewalk_store_removed_files", COUNTER, help, store.removed_files))
+    found.append(_one("ropewalk_store_removed_files", COUNTER, help, store.upkeep.removed_files))
     if store.flush_times is not None:
         help = "How long the flushes of the log took"
         found.append(HistogramFamily.of("ropewalk_flush_seconds", help, store.flush_times))

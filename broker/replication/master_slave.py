@@ -160,7 +160,7 @@ class Replication:
             self.client = HaClient(
                 follower,
                 self.rules,
-                lambda: self.store.flushed_offset,
+                lambda: self.store.log.flushed_offset,
                 self._now_ms,
                 ack_after_flush=self._ack_after_flush,
             )
@@ -314,7 +314,7 @@ class Replication:
         """Send appended bytes to the slaves and begin to wait for them; report received bytes to the master."""
         client = self.client
         if client is not None:
-            if self._ack_after_flush and client.follower.boundary > self.store.flushed_offset:
+            if self._ack_after_flush and client.follower.boundary > self.store.log.flushed_offset:
                 self.store.request_flush()
             client.turn_ended()
             return

@@ -242,7 +242,7 @@ class HaMember:
         broker = self._broker
         if self._replication.client is None:
             self._replication.fence = None
-            broker.acks.expire(NO_LIMIT, broker.store.flushed_offset, -1)
+            broker.acks.expire(NO_LIMIT, broker.store.log.flushed_offset, -1)
             self._replication.follow()
 
     def _fenced(self) -> str:

@@ -38,7 +38,7 @@ def member_status(member: HaMember, broker: BrokerContext, replication: Replicat
         name_server=member.name_server,
         ha_address=member.ha_address,
         cluster=broker.config.broker_cluster_name,
-        flushed=store.flushed_offset,
+        flushed=store.log.flushed_offset,
         readable=store.readable_offset,
         stored_ms=store.last_store_ms,
         has_master=member.lost_ms < 0 and heard is not None,

@@ -73,7 +73,7 @@ class Deliveries:
 
     def tick(self) -> None:
         """Count copies as durable that are flushed by now, and let the timers do theirs."""
-        self.progress.flushed(self._store.flushed_offset)
+        self.progress.flushed(self._store.log.flushed_offset)
         self._timers.tick()
 
     def follow(self, offsets: dict[int, int]) -> None:

@@ -317,7 +317,7 @@ class TimerService:
     def _note(self, *, page: bool = True) -> None:
         """Count as durable what was delivered below the flushed end of the log, and write the `page` of this moment."""
         now = self._progress()
-        if self._known[0] <= self._store.flushed_offset:
+        if self._known[0] <= self._store.log.flushed_offset:
             self._durable_end, self._durable = self._known
             self.timers.forget(self._durable.read_ms)
             self._known = self._store.log.end_offset, now
@@ -529,7 +529,7 @@ class TimerService:
         now_at = self._progress()
         if self._durable.read_ms > now_at.read_ms:
             self._durable = Progress(now_at.read_ms, self._durable.queue_offset)
-            self._durable_end = self._store.flushed_offset
+            self._durable_end = self._store.log.flushed_offset
         self._known = self._store.log.end_offset, now_at
 
     def _have_block(self, place: BlockPlace, data: bytes | None) -> None:

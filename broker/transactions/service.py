@@ -276,7 +276,7 @@ class TransactionService:
         found = self.halves.progress()
         if found != (waiting[-1][1] if waiting else self._published):
             waiting.append((store.log.end_offset, found))
-        through = store.flushed_offset
+        through = store.log.flushed_offset
         while waiting and waiting[0][0] <= through:
             _, self._published = waiting.popleft()
             half_offset, op_offset = self._published

@@ -10,10 +10,17 @@ own. So nothing of a client crosses a fork:
                           for itself alone
 
 Objects register here when they are made; `_renew` is called in the child before anything else runs there.
+
+A child that is forked while another thread imports a module waits for ever when it wants that module: its lock is held
+by a thread that the child does not have. So the codecs are imported here which Python would import when a client first
+uses them: `idna` at a connect, UTF-16 for the order of a group's members, and for text with half a surrogate pair.
 """
 
 from __future__ import annotations
 
+import encodings.idna
+import encodings.utf_16
+import encodings.utf_16_be  # noqa: F401
 import os
 from typing import Protocol
 from weakref import WeakSet

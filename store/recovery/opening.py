@@ -18,7 +18,7 @@ end (`recheck`), and what happens to the files while the store is open (`write_b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from store.log.durable_bound import Bound, decode_bound
 from store.log.remedy import bytes_from_a_copy
 from store.queues.consume_queue import ConsumeQueue
 from store.queues.deleted_topics import DeletedTopics
+from store.queues.queue_table import QueueTable
 from store.recovery import scan as recovery
 from store.recovery.delay_levels import DelayLevels
 from store.recovery.recheck import recheck
@@ -45,9 +46,7 @@ class Opening:
 
     root: Path
     log: CommitLog
-    queues: Mapping[str, Mapping[int, ConsumeQueue]]
-    queue: Callable[[str, int], ConsumeQueue]
-    """The queue of a topic and number, in `queues` from then on."""
+    table: QueueTable
     mark_dirty: Callable[[ConsumeQueue], None]
     deleted: DeletedTopics
     checksums: Checksums | None
@@ -80,7 +79,7 @@ class Opening:
             if bound is not None and bound.flushed > 0:
                 raise recovery.refuse(self.log, 0, bound.flushed)
             self._refuse_queues_of_no_log()
-            for queue in self._each_queue():
+            for queue in self.table:
                 queue.truncate(0)
                 queue.clear_files(0)
             return Recovered(0, 0)
@@ -95,7 +94,7 @@ class Opening:
                 self.log,
                 start,
                 self.check_at_start,
-                self._find_queue,
+                self.table.find,
                 self.delay_levels.delay_of,
                 self.deleted.is_dead,
             )
@@ -112,11 +111,11 @@ class Opening:
         """Load the queues; return whether their files have as many entries as the process before had made."""
         whole = self._load_queues()
         clean = bound is not None and bound.clean
-        self.inherited = not clean and any(queue.next_offset for queue in self._each_queue())
+        self.inherited = not clean and any(queue.next_offset for queue in self.table)
         if bound is not None and (bound.clean or bound.boot == self.boot):
-            whole &= sum(queue.next_offset - queue.first for queue in self._each_queue()) >= bound.entries
+            whole &= sum(queue.next_offset - queue.first for queue in self.table) >= bound.entries
         else:
-            whole &= any(queue.next_offset for queue in self._each_queue())
+            whole &= any(queue.next_offset for queue in self.table)
         return whole
 
     def run_shown(self, recover: Callable[[], int], damaged: Callable[[Checksums], int | None]) -> Recovered:
@@ -180,21 +179,21 @@ class Opening:
             found.last_store_timestamp = max(found.last_store_timestamp, seen.store_timestamp)
             if seen.indexed:
                 self._index_again(seen, start, kept)
-                queue = self._find_queue(seen.topic, seen.queue_id)
+                queue = self.table.find(seen.topic, seen.queue_id)
                 if queue is not None and not self.deleted.knows(seen.topic):
                     self.mark_dirty(queue)
                     learn_queue(seen, queue, known)
             offset = seen.end
         if found.records:
             self._lower_checkpoint(first_ms)
-        for queue in self._each_queue():
+        for queue in self.table:
             queue.clear_files(kept.get(queue, 0))
         return found
 
     def _keep_before(self, start: int, entries_min: int) -> tuple[dict[ConsumeQueue, int], int]:
         """Keep the entries of records before `start`; return how many of each queue, and when the last was stored."""
         kept: dict[ConsumeQueue, int] = {}
-        for queue in self._each_queue():
+        for queue in self.table:
             if start == 0:
                 # The log tells everything from the first message on; what a queue file adds to that is not true.
                 kept[queue] = 0
@@ -203,9 +202,9 @@ class Opening:
             kept[queue] = recovery.confirm_queue(queue, self.log, start)
             queue.truncate(kept[queue])
             queue.raise_min(self.log.min_offset)
-        if start and sum(kept[queue] - queue.first for queue in self._each_queue()) < entries_min:
+        if start and sum(kept[queue] - queue.first for queue in self.table) < entries_min:
             raise QueueGap  # a damaged entry can look like the end of its file
-        newest = max(self._each_queue(), key=_end_of_newest, default=None)
+        newest = max(self.table, key=_end_of_newest, default=None)
         return kept, recovery.last_store_time(newest, self.log) if newest is not None else 0
 
     def _refuse_what_is_not_built(self) -> None:
@@ -222,7 +221,7 @@ class Opening:
 
     def _refuse_queues_of_no_log(self) -> None:
         """Queue files alone know that there were messages, if whatever else would tell is gone too."""
-        entries = sum(queue.next_offset - queue.min_offset for queue in self._each_queue())
+        entries = sum(queue.next_offset - queue.min_offset for queue in self.table)
         # A slave that was killed while it set its whole log aside has queue files left, and its log is kept there.
         if entries and not self.disk.directories(self.root / "ropewalk" / "diverged"):
             raise StoreDamaged(
@@ -239,7 +238,7 @@ class Opening:
         for topic in self.disk.directories(base):
             for name in self.disk.directories(base / topic):
                 if name.isdigit():
-                    queue = self.queue(topic, int(name))
+                    queue = self.table.queue(topic, int(name))
                     whole &= queue.load()
                     if (
                         self.deleted.knows(topic)
@@ -318,7 +317,7 @@ class Opening:
                 found.last_store_timestamp = max(found.last_store_timestamp, seen.store_timestamp)
                 if seen.indexed:
                     self._index_again(seen, start, kept)
-                    known = self._find_queue(seen.topic, seen.queue_id)
+                    known = self.table.find(seen.topic, seen.queue_id)
                     if known is not None and not self.deleted.knows(seen.topic):
                         self.mark_dirty(known)  # once, and not with each
                         learn_queue(seen, known, known_queues)
@@ -330,7 +329,7 @@ class Opening:
             self._lower_checkpoint(first_ms)
         if self._too_much_claimed is not None:
             self.disk.replace_file(self.root / "ropewalk" / "bound", self._too_much_claimed.encode())
-        for queue in self._each_queue():
+        for queue in self.table:
             queue.clear_files(kept.get(queue, 0))
         found.findings = tuple(recovery.cut(self.log, found.end, self.root / "ropewalk" / "tails", self.disk))
         assert self.log.end_offset == found.end, (self.log.end_offset, found.end)
@@ -339,7 +338,7 @@ class Opening:
     def _index_again(self, record: ScannedRecord, start: int, kept: dict[ConsumeQueue, int]) -> None:
         if self.deleted.is_dead(record.topic, record.offset):
             return
-        queue = self.queue(record.topic, record.queue_id)
+        queue = self.table.queue(record.topic, record.queue_id)
         if record.queue_offset < queue.min_offset == queue.next_offset:
             # A power loss took the queue's first files and left later ones: the log knows where it begins.
             if start > self.log.min_offset:
@@ -376,14 +375,6 @@ class Opening:
             file = self.disk.create_paged(path, CHECKPOINT_SIZE)
             file.write_at(0, point.encode())
             file.sync()
-
-    def _each_queue(self) -> Iterator[ConsumeQueue]:
-        for queues in self.queues.values():
-            yield from queues.values()
-
-    def _find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        queues = self.queues.get(topic)
-        return queues.get(queue_id) if queues is not None else None
 
 
 def _end_of_newest(queue: ConsumeQueue) -> int:

@@ -344,7 +344,7 @@ def take_cost(folder: Path, records: list[bytes]) -> float:
                     store.run_completions()
                     store.tick()
             store.publish()
-            while store.flushed_offset < follower.boundary:
+            while store.log.flushed_offset < follower.boundary:
                 woken.wait(5)
                 woken.clear()
                 store.run_completions()

@@ -159,7 +159,7 @@ def shown_before_flush(running: InProcess) -> list[tuple[str, int]]:
         for queue in queues.values():
             if queue.readable > queue.min_offset:
                 offset, size, _tags = queue.read(queue.readable - 1)
-                if offset + size > store.flushed_offset:
+                if offset + size > store.log.flushed_offset:
                     found.append((topic, queue.queue_id))
     return found
 

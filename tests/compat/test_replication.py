@@ -203,7 +203,7 @@ def test_a_ropewalk_slave_follows_a_rocketmq_master(tmp_path: Path, java: str, t
             pair.end("slave")
             pair.start("slave")
             until_acknowledged(master.broker, TOPIC)
-            with Connection(master.broker, 5.0) as connection:
+            with Connection(master.broker, 30.0) as connection:
                 assert send(connection, 1, TOPIC) == 0
             until_equal(pair, "slave", master)
         finally:
@@ -219,7 +219,7 @@ def test_a_java_push_consumer_goes_on_through_the_death_and_the_return_of_the_ma
         master = pair.start("master", brokerRole="SYNC_MASTER", **ports)
         pair.start("slave", brokerRole="SLAVE", brokerId=1)
         until_acknowledged(master.address)
-        with Connection(master.address, 5.0) as connection:
+        with Connection(master.address, 30.0) as connection:
             assert {send(connection, number, TOPIC, 50) for number in range(400)} == {0}
         with Consumer(pair, 15) as consumer:
             until(lambda: len(consumer.got) > 50, pair.errors)
@@ -234,7 +234,7 @@ def test_a_java_push_consumer_goes_on_through_the_death_and_the_return_of_the_ma
             )
             pair.start("master")
             until_acknowledged(master.address)
-            with Connection(master.address, 5.0) as connection:
+            with Connection(master.address, 30.0) as connection:
                 assert {send(connection, number, TOPIC, 50) for number in range(400, 450)} == {0}
             keys |= {f"K{number:06}" for number in range(400, 450)}
             until(lambda: keys <= {body[:7] for body in consumer.bodies()}, pair.errors)

@@ -9,6 +9,7 @@ import pytest
 from ropewalk.codes import RequestCode
 from tests.compat.originals import original
 from tests.ha.pairs import Pair
+from tests.support.long_run import ROOM_S
 from tests.support.metadata import GROUP, TOPIC, call, has_plan, plan, table, told
 from tests.support.ports import free_ports
 from tests.support.waiting import until
@@ -31,14 +32,14 @@ def test_a_ropewalk_slave_has_what_its_rocketmq_master_has_within_seconds(
             until(
                 lambda: has_plan(slave.address, 41),
                 lambda: told(master.broker, slave.address),
-                patience_s=15.0,
+                patience_s=15.0 + ROOM_S,
             )
             commit = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "1", "commitOffset": "30"}
             call(master.broker, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
             until(
                 lambda: has_plan(slave.address, 30),
                 lambda: told(master.broker, slave.address),
-                patience_s=15.0,
+                patience_s=15.0 + ROOM_S,
             )
         finally:
             master.stop(orderly=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.client.core.messages import Message, command_of, pull_request, send_request
@@ -44,6 +44,14 @@ class Sender:
             except (RopewalkError, OSError):
                 pass
             time.sleep(0.02)
+
+    def send_to_leader_while(
+        self, condition: Callable[[], bool], among: Sequence[Member] | None = None
+    ) -> None:
+        """Send message after message to whichever of these members leads, while the condition holds."""
+        while condition():
+            leader, until = self.group.leader(among), time.monotonic() + 1.0
+            self.send_while(leader, lambda until=until: time.monotonic() < until and condition())  # type: ignore[misc]
 
     def send_one(self, connection: Connection) -> bool:
         """Send the next message once; return whether it is acknowledged."""
@@ -96,7 +104,7 @@ class SteadySender(Sender):
 def read(member: Member, queue_id: int = 0) -> list[bytes]:
     """Return the bodies of all messages of a queue, in order, as a consumer of this member gets them."""
     found: list[bytes] = []
-    with Connection(member.address, 5.0) as connection:
+    with Connection(member.address, 30.0) as connection:
         answer = connection.call(command_of(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader(TOPIC, queue_id)))
         end = decode_header(OffsetResponseHeader, answer.ext).offset
         while len(found) < end:

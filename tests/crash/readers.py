@@ -31,7 +31,7 @@ KEY_S = 0.5
 
 def make_group(member: Member) -> None:
     """Create the consumer group, at the leader."""
-    with Connection(member.address, 5.0) as connection:
+    with Connection(member.address, 30.0) as connection:
         body = b'{"groupName":"%s"}' % GROUP.encode()
         answer = connection.call(Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body))
         assert answer.code == ResponseCode.SUCCESS, answer.remark

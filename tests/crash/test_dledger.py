@@ -91,7 +91,7 @@ def test_all_members_are_killed_at_once_and_no_acknowledged_message_is_lost(tmp_
         leader = group.leader()
         assert set(sender.acknowledged) <= set(read(leader))
         sender.send(leader, time.monotonic() + 0.3)
-        assert sender.acknowledged[-1] == read(leader)[-1]
+        assert sender.acknowledged[-1] in read(leader)
 
 
 def test_a_leader_on_a_full_disk_hands_over_lives_on_and_follows_when_there_is_room(tmp_path: Path) -> None:
@@ -112,8 +112,7 @@ def test_a_leader_on_a_full_disk_hands_over_lives_on_and_follows_when_there_is_r
         leader = group.leader(group.members[1:])
         before = len(sender.acknowledged)
         assert before < 6 * SEGMENT_SIZE / 30_000, "it had no room for more"
-        sender.send(leader, time.monotonic() + 1.0)
-        assert len(sender.acknowledged) > before
+        sender.send_to_leader_while(lambda: len(sender.acknowledged) < before + 5, group.members[1:])
         assert full.process.poll() is None, full.errors.read_text()[-3000:]
         wait_until(lambda: any(each.id == "n0" and each.stuck for each in group.status()), "it says so")
         assert "no room on the disk for the log" in full.errors.read_text()
@@ -136,16 +135,20 @@ def test_a_follower_on_a_full_disk_lives_on_and_catches_up_when_there_is_room(tm
         wait_until(lambda: group.leader() is leader, "n1 leads")
         sender = Sender(group, bytes(30_000))
         ballast = damage.fill(full.store)
-        sender.send(leader, time.monotonic() + 2.0)
+
+        def is_stuck_behind_what_it_shows() -> bool:
+            found = {each.id: each for each in group.status()}
+            return len(found) == 3 and bool(found["n0"].stuck) and 0 < found["n0"].shown < found["n1"].shown
+
+        waiting.until(
+            is_stuck_behind_what_it_shows, lambda: str(group.status()),
+            turn=lambda: sender.send(leader, time.monotonic() + 1.0),
+        )  # fmt: skip
         assert full.process.poll() is None, full.errors.read_text()[-3000:]
-        wait_until(lambda: any(each.id == "n0" and each.stuck for each in group.status()), "it says so")
-        shown = {each.id: each.shown for each in group.status()}
-        assert 0 < shown["n0"] < shown["n1"], "it shows what it has"
         leader.kill()
         ballast.remove()
-        leader = group.leader([other])
-        sender.send(leader, time.monotonic() + 0.3)
-        wait_until(lambda: read(full) == read(leader), "it catches up")
+        sender.send(group.leader([full, other]), time.monotonic() + 0.3)
+        wait_until(lambda: read(full) == read(other), "it catches up")
         assert set(sender.acknowledged) <= set(read(full))
 
 

@@ -50,8 +50,7 @@ def flip(path: Path, position: int) -> None:
 def fill(group: LedgerGroup) -> Sender:
     """Have a group store more than three segments, and agree on them."""
     sender = Sender(group, bytes(20_000))
-    leader = group.leader()
-    sender.send_while(leader, lambda: len(sender.acknowledged) < 170)
+    sender.send_to_leader_while(lambda: len(sender.acknowledged) < 170)
     agree(group)
     return sender
 

@@ -188,7 +188,7 @@ def test_a_slave_behind_retention_starts_anew_and_keeps_its_old_log_aside(tmp_pa
         with Load(group, "demo") as load:
             load.until(5)
         group.kill("b")
-        with Connection(a.address, 5.0) as connection:
+        with Connection(a.address, 30.0) as connection:
             for number in range(40):
                 body = Message(b"%06d" % number * 15_000)
                 connection.call(send_request("demo", Queue(BROKER, 0), body, f"{number:032X}", 0))

@@ -18,7 +18,7 @@ def test_a_slave_follows_through_rolls_kills_and_reconnects_and_nothing_acknowle
     with Pair(tmp_path) as pair:
         (port,) = free_ports(1)
         master = pair.start("master", brokerRole="SYNC_MASTER", listenPort=port, haListenPort=port + 1)
-        with Connection(master.address, 5.0) as connection:
+        with Connection(master.address, 30.0) as connection:
             assert send(connection, 1, "early") == ResponseCode.SLAVE_NOT_AVAILABLE
         pair.start("slave", brokerRole="SLAVE", brokerId=1)
         until_acknowledged(master.address)
@@ -59,7 +59,7 @@ def test_an_empty_slave_gets_everything_from_the_disk_too(tmp_path: Path) -> Non
     """The master was restarted and its warm window is small: nearly all of it is read by the reader thread."""
     with Pair(tmp_path, warmWindowBytes=1 << 20, checkAtStartBytes=0) as pair:
         master = pair.start("master", brokerRole="ASYNC_MASTER")
-        with Connection(master.address, 5.0) as connection:
+        with Connection(master.address, 30.0) as connection:
             for number in range(120):
                 assert send(connection, number, size=60_000) == 0
         pair.end("master")
@@ -74,7 +74,7 @@ def test_strangers_on_the_ha_port_are_hung_up_on_and_hurt_nobody(tmp_path: Path)
         master = pair.start("master", brokerRole="SYNC_MASTER")
         host, _, port = str(master.ready["ha"]).rpartition(":")
         slave = pair.start("slave", brokerRole="SLAVE", brokerId=1)
-        with Connection(slave.address, 5.0) as connection:
+        with Connection(slave.address, 30.0) as connection:
             assert send(connection, 1) == ResponseCode.SYSTEM_BUSY
         until_acknowledged(master.address)
         for words in (
@@ -89,12 +89,12 @@ def test_strangers_on_the_ha_port_are_hung_up_on_and_hurt_nobody(tmp_path: Path)
         with socket.create_connection((host, int(port)), timeout=10) as stranger:
             stranger.sendall(bytes(8))
             assert stranger.recv(12), "an empty slave, for all anyone knows: it is sent the log"
-            with Connection(master.address, 5.0) as connection:
+            with Connection(master.address, 30.0) as connection:
                 assert {send(connection, number) for number in range(20)} == {0}, "it took nobody's place"
         pair.kill("slave")
         with socket.create_connection((host, int(port)), timeout=10) as stranger:
             stranger.sendall(bytes(8))
-            with Connection(master.address, 5.0) as connection:
+            with Connection(master.address, 30.0) as connection:
                 codes = {send(connection, number) for number in range(2)}
             assert codes <= {11, 12}, "nobody counts who is not registered"
 

@@ -181,7 +181,7 @@ class World:
 
     def _acknowledge(self, store: MessageStore) -> None:
         """The broker's rule: SYNC_FLUSH answers from the flushed offset on, ASYNC_FLUSH at once."""
-        through = store.flushed_offset if self.config.sync_flush else store.log.end_offset
+        through = store.log.flushed_offset if self.config.sync_flush else store.log.end_offset
         still = []
         for end, key, count in self.history.waiting:
             if end <= through:

@@ -60,8 +60,8 @@ class World(worlds.World):
 
 
 def index_of(store: MessageStore) -> KeyIndex:
-    assert store.index is not None
-    return store.index
+    assert store.upkeep.index is not None
+    return store.upkeep.index
 
 
 def send(

@@ -74,7 +74,7 @@ def fill_page(store: MessageStore, mark: bytes) -> None:
 
 def flush(store: MessageStore) -> None:
     store.request_flush()
-    while store.flushed_offset < store.whole_end:
+    while store.log.flushed_offset < store.whole_end:
         store._helpers.pause()
         store.run_completions()
 

@@ -119,7 +119,7 @@ def write(*, sync_flush: bool, ending: str, check_at_start: int = 1 << 30) -> Pr
         rest(store, helpers)
         disk = disk.killed()
     files = {path: bytes(file.data) for path, file in disk.files.items() if ROOT in path.parents}
-    return Pristine(files, config, expected, store.flushed_offset, end)
+    return Pristine(files, config, expected, store.log.flushed_offset, end)
 
 
 ENDINGS = ("stopped", "killed", "killed at rest")
@@ -263,7 +263,7 @@ def test_the_first_segment_removed_by_a_program_that_went_on_writing_is_its_rete
     disk.files[bound] = SimFile(stopped.files[bound])  # RocketMQ knows of none
     store, _helpers = open_store(stopped.config, disk)
     assert store.log.min_offset == SEGMENT_SIZE
-    assert any("another program's retention" in text for text in store.take_findings())
+    assert any("another program's retention" in text for text in store.upkeep.take_findings())
 
 
 def test_what_is_under_a_checksum_is_never_cut_whatever_else_is_forgotten(stopped: Pristine) -> None:
@@ -418,7 +418,7 @@ def test_what_a_start_does_not_look_at_is_looked_at_when_it_is_read() -> None:
         found = served(store, helpers, ReadLimits(), refused=refused)
         assert all(pristine.records.get(place) == value for place, value in found.items()), case
         assert len(found) + len(refused) == len(pristine.records), case
-        findings = store.take_findings()
+        findings = store.upkeep.take_findings()
         # A read looks at all of the block that its records stand in: it can find damage where no record is.
         assert findings or not refused, (case, refused, findings)
         for text in findings:

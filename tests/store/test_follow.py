@@ -77,7 +77,7 @@ def test_bytes_cut_anywhere_make_the_same_log_and_the_same_queues(
             at = min(at + size, len(data))
             assert follower.boundary <= store.log.end_offset == at
             assert store.readable_offset <= follower.boundary
-            assert store.flushed_offset <= follower.boundary, "part of a record is nothing to vouch for"
+            assert store.log.flushed_offset <= follower.boundary, "part of a record is nothing to vouch for"
         assert follower.boundary == len(data)
         settle(store)
         store.publish()
@@ -127,7 +127,7 @@ def test_a_kill_in_the_middle_of_a_record_leaves_the_records_before_it(master: W
 
 def settle_slave(store: MessageStore) -> None:
     store.request_flush()
-    wait_for(store, lambda: store.flushed_offset == store.whole_end)
+    wait_for(store, lambda: store.log.flushed_offset == store.whole_end)
     store._write_back.write_bound(clean=False)
     wait_for(store, lambda: not store._write_back.worker.pending)
 
@@ -361,7 +361,7 @@ def test_the_log_tells_records_by_their_masters_time(master: World, tmp_path: Pa
     world.clock.ms = master.clock.ms + 3_600_000
     with world.opened() as store:
         give(store, store.follow(), 0, data)
-        assert store._last_store_ms <= master.clock.ms
+        assert store.last_store_ms <= master.clock.ms
 
 
 def test_a_topic_deleted_on_the_way_begins_again_with_its_next_record(tmp_path: Path) -> None:

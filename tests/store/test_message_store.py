@@ -51,7 +51,7 @@ def test_under_sync_flush_nothing_is_readable_before_its_flush(sync_world: World
         store.run_completions()
         store._write_back.write_queues(store.readable_offset)
         assert bodies(store) == [b"first"]
-        assert store.readable_offset == store.flushed_offset < store.log.end_offset
+        assert store.readable_offset == store.log.flushed_offset < store.log.end_offset
         queue = store.queue("T", 0)
         assert queue.pending_writes() == [] or queue.readable == 1
         disk.may_sync.set()
@@ -116,7 +116,7 @@ def test_a_clock_that_is_set_back_does_not_put_off_the_flush(world: World) -> No
         world.clock.ms -= 3_600_000
         put(store, [b"x"])
         store.tick()
-        wait_for(store, lambda: store.flushed_offset == store.log.end_offset)
+        wait_for(store, lambda: store.log.flushed_offset == store.log.end_offset)
 
 
 # -- the lock ----------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ class StoreAgainstLists(RuleBasedStateMachine):
     @invariant()
     def readable_messages_are_the_models(self) -> None:
         store = self.store
-        assert store.flushed_offset <= store.log.end_offset
+        assert store.log.flushed_offset <= store.log.end_offset
         assert store.readable_offset <= store.log.end_offset
         for (topic, queue_id), expected in self.model.items():
             queue = store.find_queue(topic, queue_id)
@@ -244,7 +244,7 @@ class StoreAgainstLists(RuleBasedStateMachine):
             assert found == expected[: len(found)]
             if self.world.sync_flush:
                 ends = self.ends[topic, queue_id]
-                assert all(end <= store.flushed_offset for end in ends[: len(found)])
+                assert all(end <= store.log.flushed_offset for end in ends[: len(found)])
             else:
                 assert len(found) == len(expected)
 

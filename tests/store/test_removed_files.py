@@ -65,7 +65,7 @@ def pass_time(world: World, store: MessageStore, seconds: int = 25) -> list[str]
         while time.monotonic() < until:
             store.run_completions()
             time.sleep(0.001)
-        said += store.take_findings()
+        said += store.upkeep.take_findings()
     return said
 
 
@@ -85,7 +85,7 @@ def test_the_oldest_files_of_the_log_are_served_as_gone(world: World, store: Mes
         path_of(store, index).unlink()
     said = pass_time(world, store)
     assert store.log.min_offset == first
-    assert store.removed_files == 2
+    assert store.upkeep.removed_files == 2
     (line,) = [line for line in said if "removed by something else" in line]
     assert str(first) in line and segment_name(0) in line
     found = read(store, 0)
@@ -103,7 +103,7 @@ def test_a_file_in_the_middle_of_the_log_is_said_with_how_to_save_it(
     path.unlink()
     said = pass_time(world, store)
     (line,) = [line for line in said if str(path) in line]
-    assert store.removed_files == 1 and store.log.min_offset == 0
+    assert store.upkeep.removed_files == 1 and store.log.min_offset == 0
     assert bodies(store) == wanted, "it is open here, and so it is served as long as this process lives"
     command = line.split("`")[1].split()
     assert command[0] == "cp"
@@ -118,7 +118,7 @@ def test_behind_the_newest_file_of_the_log_nothing_is_taken(world: World, store:
     said = pass_time(world, store)
     assert store.refusal is not None and str(path) in store.refusal
     assert [line for line in said if str(path) in line]
-    assert store.removed_files == 1
+    assert store.upkeep.removed_files == 1
 
 
 def test_a_removed_spare_is_made_again(world: World, store: MessageStore) -> None:
@@ -152,7 +152,7 @@ def test_a_removed_queue_file_is_said_and_written_on(
         read(store, offset)
     said = pass_time(world, store)
     assert [line for line in said if "consumequeue" in line], said
-    assert store.removed_files == 1
+    assert store.upkeep.removed_files == 1
     put(store, [b"and more"])
     write_back(store)
 
@@ -208,7 +208,7 @@ def test_a_whole_folder_can_go(world: World, store: MessageStore, folder: str) -
     for _ in range(6):
         put(store, [b"more" + bytes(900)])
         pass_time(world, store, 3)
-    store.remove_expired()
+    store.upkeep.remove_expired()
     pass_time(world, store, 15)
 
 

@@ -49,7 +49,7 @@ def following(world: World, helpers: SteppedHelpers) -> tuple[MessageStore, Foll
     """An empty slave with a segment to begin in."""
     store = opened(world, helpers)
     follower = store.follow()
-    store.next_segment(0)
+    store._room.next_segment(0)
     work(store, helpers, flush=True)
     return store, follower
 
@@ -75,7 +75,7 @@ def test_a_flush_that_ends_inside_an_append_costs_no_entry_when_the_broker_is_ki
     helpers.flushers[0].step()  # what the end of the segment asked for
     store.publish()
     store.run_completions()
-    assert store.flushed_offset == SEGMENT_SIZE
+    assert store.log.flushed_offset == SEGMENT_SIZE
     pass_time(store, world, helpers, flush=False)
     helpers.flushers[0].step()
     store.run_completions()
@@ -97,7 +97,7 @@ def test_what_an_append_stored_before_the_disk_was_full_is_readable_and_survives
     with world.opened(TwoSegments()) as store:
         stored = put(store, [b"x" * 700] * 30)
         assert 10 < len(stored) < 30
-        wait_for(store, lambda: store.flushed_offset == store.log.end_offset)
+        wait_for(store, lambda: store.log.flushed_offset == store.log.end_offset)
         assert len(bodies(store)) == len(stored)
     with world.opened() as store:
         assert len(bodies(store)) == len(stored)

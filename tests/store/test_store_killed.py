@@ -93,7 +93,7 @@ while True:
     store.tick()
     store.run_completions()
     if world.sync_flush:
-        wait_for(store, lambda: store.flushed_offset == store.log.end_offset)
+        wait_for(store, lambda: store.log.flushed_offset == store.log.end_offset)
     sys.stdout.write(f"{number}\\n")  # everything up to here is promised
     sys.stdout.flush()
 """

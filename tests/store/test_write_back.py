@@ -275,7 +275,7 @@ def test_entries_that_a_slave_gives_up_for_a_later_number_are_claimed_no_more(wo
 
         assert claimed() == 4
         end = opened.log.end_offset
-        opened.dispatch(ScannedRecord(end, 100, "T", 0, 7, 0, opened.last_store_ms, True, False))
+        opened.dispatcher.dispatch(ScannedRecord(end, 100, "T", 0, 7, 0, opened.last_store_ms, True, False))
         settle(opened)
         assert claimed() == 1
         opened.queue("T", 0).forget()  # there is no such record

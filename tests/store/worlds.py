@@ -94,7 +94,7 @@ def put(
 def settle(store: MessageStore) -> None:
     """Have everything flushed, and every helper thread come to rest."""
     store.request_flush()
-    wait_for(store, lambda: store.flushed_offset == store.log.end_offset)
+    wait_for(store, lambda: store.log.flushed_offset == store.log.end_offset)
     wait_for(store, lambda: not store._write_back.worker.pending and not store._preallocator.worker.pending)
 
 

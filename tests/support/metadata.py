@@ -14,8 +14,8 @@ TOPIC, GROUP = "plans", "planners"
 
 
 def call(address: str, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Command:
-    with Connection(address, 3.0) as connection:
-        return connection.call(Command(code, ext or {}, body), 5.0)
+    with Connection(address, 30.0) as connection:
+        return connection.call(Command(code, ext or {}, body))
 
 
 def table(address: str, code: int, name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 
 def ask(port: int, method: str, path: str, body: dict[str, str] | None = None) -> tuple[int, Any]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         text = None if body is None else json.dumps(body)
         connection.request(method, path, text, {"content-type": "application/json"})
@@ -30,7 +30,7 @@ def ask(port: int, method: str, path: str, body: dict[str, str] | None = None) -
 def be_a_customer(port: int) -> None:
     status, answer = ask(port, "POST", "/orders", {"number": "order-1", "item": "chair"})
     print(status, answer["status"])
-    for _ in range(400):
+    for _ in range(1200):
         status, answer = ask(port, "GET", "/orders/order-1")
         if status == 200:
             print(answer["state"])

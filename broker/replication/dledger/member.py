@@ -335,7 +335,7 @@ class LedgerMember:
                 context.store.log,
                 damage.frozen,
                 damage.report,
-                lambda: (context.store.flushed_offset, storage.commit[2]),
+                lambda: (context.store.log.flushed_offset, storage.commit[2]),
                 self._worker,
             )
             self.ledger.peers.blocks.give = giver.give
@@ -423,15 +423,16 @@ class LedgerMember:
     def _make_snapshot(self, done: Callable[[LogPoint, bytes], None]) -> None:
         """Make a snapshot for a member that lacks what retention has removed here."""
         snapshots, store = self.state.snapshots, self._context.store
+        entries = store.group_log
         index, disk = snapshots.newest, self._context.disk
-        assert self._worker is not None
+        assert self._worker is not None and entries is not None
         if index < 0 or snapshots.newest_end < store.log.min_offset:
             self.state.log_all()  # somebody else removed files: what was in them is in the next snapshot
             done(_NOTHING, b"")
             return
 
         def made(state: bytes | None) -> None:
-            found = store.make_snapshot(index, state) if state is not None else None
+            found = entries.make_snapshot(index, state) if state is not None else None
             done(*(found or (_NOTHING, b"")))
 
         self._worker.submit(partial(disk.read_file, snapshots.path(index)), made)

@@ -99,7 +99,7 @@ class SlaveSync:
                 promised_epoch=record.promised_epoch,
                 seen=member.tables.seen,
                 end=context.store.whole_end,
-                flushed=context.store.flushed_offset,
+                flushed=context.store.log.flushed_offset,
                 policy_version=member.on_disk.policy.version,
                 policy_epoch=member.on_disk.leader_epoch,
                 commits=[

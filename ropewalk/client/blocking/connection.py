@@ -11,7 +11,6 @@ A `Connection` belongs to one thread. After an error it stays closed; make anoth
 
 from __future__ import annotations
 
-import encodings.idna  # noqa: F401  sockets import it at the first connect; a child forked in that moment would wait for ever
 import select
 import socket
 import time

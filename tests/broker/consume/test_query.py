@@ -147,7 +147,7 @@ def test_a_query_whose_asker_is_gone_is_answered_to_nobody(running: InProcess) -
     send(client, b"x", KEYS="k")
     client.ask(QUERY, {"topic": "T", "key": "k", "maxNum": 1, "beginTimestamp": 0, "endTimestamp": FOREVER})
     client.disconnect()
-    index = running.broker.store.index
+    index = running.broker.store.upkeep.index
     assert index is not None
     running.until(lambda: not index._waiting and not any(w.pending for w in running.broker.reader._workers))
     assert client.answers() == []
@@ -166,7 +166,7 @@ def test_nothing_found_in_an_index_that_is_behind_is_busy_and_what_is_found_is_t
     client = running.connect()
     send(client, b"x", KEYS="old")
     assert bodies(query(client, "old")) == [b"x"]
-    index = running.broker.store.index
+    index = running.broker.store.upkeep.index
     assert index is not None
     monkeypatch.setattr(index, "_work", lambda through, min_offset: None)  # a builder that does not keep up
     send(client, b"y", KEYS="new")
@@ -240,7 +240,7 @@ def test_what_the_configuration_says_about_keeping_reaches_the_store(start_broke
     store = running.broker.store
     assert len(store.log.segments) == 3
     store.request_flush()
-    running.until(lambda: store.flushed_offset == store.log.end_offset)
+    running.until(lambda: store.log.flushed_offset == store.log.end_offset)
     running.clock.ms = time.time_ns() // 1_000_000
     look(running)
     assert store.log.min_offset == 0

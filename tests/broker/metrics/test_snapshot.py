@@ -127,7 +127,7 @@ class Page(NamedTuple):
 
 
 def get(port: int, path: str, accept: str = "") -> Page:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("GET", path, headers={"Accept": accept} if accept else {})
         answer = connection.getresponse()
@@ -148,7 +148,7 @@ class Scraped:
         self.running.tick(1000)  # the pulse now knows what the test has done
         asker = threading.Thread(target=lambda: pages.append(get(self._port, path, accept)))
         asker.start()
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while asker.is_alive() and time.monotonic() < until:
             self.running.tick(1000)
             self.running.turn()

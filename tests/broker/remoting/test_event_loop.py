@@ -49,7 +49,7 @@ async def test_no_wake_is_lost_whatever_the_loop_does_meanwhile(
                 left.append(threading.Event())
                 heard = left[-1]
                 net.shell.loop.wake()
-                if not heard.wait(5):
+                if not heard.wait(PATIENCE_S):
                     return n
                 time.sleep((0, 0.0001, 0.002)[n % 3])  # at work, looking, and asleep
             return 600

@@ -84,7 +84,7 @@ def test_the_scrubber_mends_a_flipped_byte_from_the_other_member_on_either_side(
         master = pair.start("master", brokerRole="SYNC_MASTER")
         slave = pair.start("slave", brokerRole="SLAVE", brokerId=1)
         until_acknowledged(master.address)
-        with Connection(master.address, 5.0) as connection:
+        with Connection(master.address, 30.0) as connection:
             for number in range(50):
                 assert send(connection, number, size=30_000) == 0
         pair.until_equal()
@@ -109,7 +109,7 @@ def test_the_scrubber_mends_a_flipped_byte_from_the_other_member_on_either_side(
             until(lambda c=copy: c.said("the copy here is damaged too"), pair.errors)  # type: ignore[misc]
             assert not copy.kept(3)
         assert "1 damaged place in its log, 1 place repaired" in status(pair)
-        with Connection(slave.address, 5.0) as connection:
+        with Connection(slave.address, 30.0) as connection:
             refused = connection.call(Command(RequestCode.ROPEWALK_LOG_BLOCK, {}, b""))
             assert refused.code == ResponseCode.NO_PERMISSION, "the secret is not proven"
 
@@ -121,7 +121,7 @@ def test_damage_that_a_reconnect_meets_is_mended_and_not_taken_for_another_log(t
         master = pair.start("master", brokerRole="SYNC_MASTER", listenPort=port, haListenPort=port + 1)
         pair.start("slave", brokerRole="SLAVE", brokerId=1)
         until_acknowledged(master.address)
-        with Connection(master.address, 5.0) as connection:
+        with Connection(master.address, 30.0) as connection:
             for number in range(30):
                 assert send(connection, number, size=30_000) == 0
         pair.until_equal()
@@ -166,7 +166,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InProcess:
         client.send("T", b"x" * 20_000)
     store = process.broker.store
     store.request_flush()
-    process.until(lambda: store.flushed_offset == store.log.end_offset)
+    process.until(lambda: store.log.flushed_offset == store.log.end_offset)
     for _ in store.log.segments:  # one is summed at a time
         process.tick()
         process.until(lambda: not store.upkeep.checksums._busy)  # type: ignore[union-attr]

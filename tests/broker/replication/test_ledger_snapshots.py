@@ -42,7 +42,7 @@ def expire(group: LedgerBrokers, member: Member, offset: int) -> None:
     def is_removed() -> bool:
         for segment in store.log.segments[:-1]:
             os.utime(segment.file.path, (0, 0))
-        store.remove_expired()
+        store.upkeep.remove_expired()
         gone = store.log.directory / f"{store.log.min_offset - store.log.segment_size:020d}"
         return store.log.min_offset >= offset and not gone.exists()
 

@@ -307,7 +307,7 @@ def test_under_sync_flush_an_acknowledgement_takes_the_disk_and_the_slave(
         (slave,) = with_slave(process)
         client = process.connect()
         client.ask(V2, send_ext("T"), b"disk first")
-        process.until(lambda: process.broker.store.flushed_offset == process.broker.store.log.end_offset)
+        process.until(lambda: process.broker.store.log.flushed_offset == process.broker.store.log.end_offset)
         assert codes(client) == []
         slave.report()
         assert codes(client) == [0]

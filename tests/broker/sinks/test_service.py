@@ -248,7 +248,7 @@ def test_answers_wait_for_the_disk_also_where_the_rows_were_known(tmp_path: Path
         init(client)
         assert counts(append(client, range(3))) == (3, 0)
         assert counts(append(client, range(3))) == (0, 3)
-        assert running.broker.store.flushed_offset == running.broker.store.log.end_offset
+        assert running.broker.store.log.flushed_offset == running.broker.store.log.end_offset
 
 
 def test_the_hidden_topic_is_in_no_list_and_nobody_sends_to_it(tmp_path: Path) -> None:

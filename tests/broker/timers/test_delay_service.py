@@ -439,7 +439,7 @@ def test_the_durable_file_names_only_what_is_flushed(tmp_path: Path, flush_gate:
 
         def flushed() -> bool:
             running.tick(500)
-            return store.flushed_offset == store.log.end_offset
+            return store.log.flushed_offset == store.log.end_offset
 
         delayed(running.connect(), 3)
         running.until(flushed)

@@ -56,7 +56,7 @@ def pass_time_with_disk(running: InProcess, ms: int) -> None:
             running.until(lambda worker=worker: not worker.pending)  # type: ignore[misc]
         if not store.config.sync_flush:
             store.request_flush()
-        running.until(lambda: store.flushed_offset == store.log.end_offset)
+        running.until(lambda: store.log.flushed_offset == store.log.end_offset)
 
 
 # -- in -------------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def test_the_checkpoint_follows_a_clock_that_was_set_back_before_anything_more_i
     client, store, timers = running.connect(), running.broker.store, running.broker.timers
     timed(client, b"first", TIMER_DELAY_SEC=2)
     pass_time(running, 5_000)
-    running.until(lambda: store.flushed_offset == store.log.end_offset)
+    running.until(lambda: store.log.flushed_offset == store.log.end_offset)
     pass_time(running, 100)
     flush_gate.shut()
     client.send("U", b"unflushed")
@@ -339,7 +339,9 @@ def test_nothing_is_enqueued_before_the_checkpoint_has_followed_a_clock_that_was
 
     def flushed() -> bool:
         pass_time(running, 100)
-        return store.flushed_offset == store.log.end_offset and timers.timers.checkpoint.read_ms > START_MS
+        return (
+            store.log.flushed_offset == store.log.end_offset and timers.timers.checkpoint.read_ms > START_MS
+        )
 
     pass_time(running, 5_000)
     running.until(flushed)
@@ -391,7 +393,7 @@ def test_a_kill_after_the_clock_was_set_back_delivers_nothing_twice(tmp_path: Pa
     running.settle()
     store = running.broker.store
     store.request_flush()
-    running.until(lambda: store.flushed_offset == store.log.end_offset)
+    running.until(lambda: store.log.flushed_offset == store.log.end_offset)
     assert bodies(running) == [b"first"]
     running.clock.set_wall(-60_000)
     timers = running.broker.timers.timers

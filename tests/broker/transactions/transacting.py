@@ -110,7 +110,7 @@ def progress(running: InProcess) -> tuple[int | None, int | None]:
     """Return the consumer offsets of half and operation queue, once all of it is flushed."""
     store = running.broker.store
     store.request_flush()
-    running.until(lambda: store.flushed_offset == store.log.end_offset)
+    running.until(lambda: store.log.flushed_offset == store.log.end_offset)
     running.tick()
     offsets = running.broker.offsets
     group = "CID_RMQ_SYS_TRANS"

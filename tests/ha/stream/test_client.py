@@ -40,7 +40,7 @@ class Slave:
         self.client = HaClient(
             self.follower,
             HaRules(),
-            lambda: store.flushed_offset,
+            lambda: store.log.flushed_offset,
             self.clock,
             ack_after_flush=ack_after_flush,
         )

@@ -76,13 +76,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def test_a_send_waits_for_a_broker_that_restarts(place: Place) -> None:
-    with Producer(place.namesrv, timeout=9) as producer:
+    with Producer(place.namesrv, timeout=60) as producer:
         producer.send("orders", b"before")
         away = place.restart()
         began = time.monotonic()
         futures = [producer.send_async("orders", b"%d" % number) for number in range(20)]
         assert producer.send("orders", b"meanwhile").status is SendStatus.SEND_OK
-        assert all(future.result(10).status is SendStatus.SEND_OK for future in futures)
+        assert all(future.result(60).status is SendStatus.SEND_OK for future in futures)
         assert time.monotonic() - began > AWAY_S / 2
         away.join()
         assert producer.counts.acknowledged == 22
@@ -91,7 +91,7 @@ def test_a_send_waits_for_a_broker_that_restarts(place: Place) -> None:
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 def test_an_async_send_waits_too(place: Place, backend: str) -> None:
     async def story() -> None:
-        async with AsyncProducer(place.namesrv, timeout=9) as producer:
+        async with AsyncProducer(place.namesrv, timeout=60) as producer:
             await producer.send("orders", b"before")
             away = await anyio.to_thread.run_sync(place.restart)
             await anyio.sleep(

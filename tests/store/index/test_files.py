@@ -217,7 +217,7 @@ def test_a_log_that_is_followed_in_steps_is_indexed_whole(
         assert len(seen) > 10
         assert len(find(store, "last")) == 1
         assert len(find(store, "k", count=1000)) == 300
-        assert not store.take_findings()
+        assert not store.upkeep.take_findings()
 
 
 # --- the form -----------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ def test_after_a_crash_files_that_the_checkpoint_does_not_vouch_for_are_built_ag
     with world.opened() as store:
         built(store)
         assert find(store, "k") == offsets
-        assert any("built again" in finding for finding in store.take_findings())
+        assert any("built again" in finding for finding in store.upkeep.take_findings())
         assert world.names[0] == first
         assert (world.place.directory / first).read_bytes() == kept
         assert second not in world.names and third not in world.names
@@ -488,7 +488,7 @@ def test_files_of_another_geometry_are_built_again(world: World) -> None:
     with world.opened() as store:
         built(store)
         assert find(store, "k") == offsets
-        assert any("maxIndexNum" in finding for finding in store.take_findings())
+        assert any("maxIndexNum" in finding for finding in store.upkeep.take_findings())
 
 
 def test_an_index_left_behind_the_log_is_gone_on_with(world: World) -> None:

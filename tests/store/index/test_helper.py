@@ -42,7 +42,7 @@ def test_a_killed_helper_is_started_again_and_loses_nothing(world: World) -> Non
         process = process_of(store)
         process.kill()
         wait_for(store, lambda: bool(index_of(store).findings))
-        assert "started again" in store.take_findings()[0]
+        assert "started again" in store.upkeep.take_findings()[0]
         second = send(store, {"KEYS": "k"})
         world.clock.ms += 10_000
         built(store)

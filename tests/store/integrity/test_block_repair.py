@@ -128,9 +128,9 @@ def test_what_is_found_damaged_is_served_to_nobody_until_it_is_mended(tmp_path: 
         assert read(store, 3) == served
         assert not len(store.damage) and store.damage.mended == 1
         assert store.log.trusted_offset == trusted
-        store.take_findings()
+        store.upkeep.take_findings()
         scrub(store, clock)
-        assert not store.take_findings() and not store.damage.places()
+        assert not store.upkeep.take_findings() and not store.damage.places()
 
 
 def test_a_place_that_is_damaged_again_is_found_again(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_read_that_meets_damage_reports_it_too(tmp_path: Path) -> None:
             segment.checks.check_blocks(0, SEGMENT_SIZE)
         store.tick()
         assert store.damage.places() == (Damaged(0, 512, 1024, segment.checks._sidecar.sums[1]),)
-        assert len(store.take_findings()) == 1
+        assert len(store.upkeep.take_findings()) == 1
 
 
 def test_what_retention_takes_away_is_damaged_no_longer(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_record_whose_size_grew_is_damage_and_gets_no_checksum(tmp_path: Path)
         segment = store.log.segments[0]
         while not len(store.damage):
             turn(store, clock, 1000)
-        assert any("damaged record" in text for text in store.take_findings())
+        assert any("damaged record" in text for text in store.upkeep.take_findings())
         assert segment.base_offset not in store.upkeep.checksums._sidecars  # type: ignore[union-attr]
 
 

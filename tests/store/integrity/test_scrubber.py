@@ -49,7 +49,7 @@ def test_only_what_is_flushed_is_summed(tmp_path: Path) -> None:
     store.open()
     settle(store)
     put(store, [b"x" * 400] * 6)
-    flushed = store.flushed_offset
+    flushed = store.log.flushed_offset
     assert store.upkeep.checksums is not None
     store.upkeep.checksums.tick(flushed)
     worker = store.upkeep.checksums._worker
@@ -58,7 +58,7 @@ def test_only_what_is_flushed_is_summed(tmp_path: Path) -> None:
     assert store.upkeep.checksums.covered_end <= flushed
     settle(store)
     turn(store, clock, 10)
-    assert 0 < store.upkeep.checksums.covered_end <= store.flushed_offset
+    assert 0 < store.upkeep.checksums.covered_end <= store.log.flushed_offset
     store.close()
 
 
@@ -99,7 +99,7 @@ def test_the_scrubber_reads_no_more_than_its_budget(tmp_path: Path, rate: int) -
         assert seconds < 1000
     size = SEGMENT_SIZE * (len(store.log.segments) - 1)
     assert seconds >= size / rate - 3
-    assert not store.take_findings()
+    assert not store.upkeep.take_findings()
     store.close()
 
 
@@ -116,7 +116,7 @@ def test_the_scrubber_leaves_a_segment_that_is_being_summed_to_whoever_sums_it(
         assert len(opened.log.segments) > 2
         while opened.upkeep.scrubber.passes < 5:
             turn(opened, clock, 1000)
-        assert not opened.take_findings()
+        assert not opened.upkeep.take_findings()
 
 
 def test_a_segment_that_cannot_be_summed_is_read_record_by_record(
@@ -171,7 +171,7 @@ def test_segments_that_cannot_be_summed_are_tried_after_all_others_and_in_turn(
             assert len(full) > 1
             whole = {name for name, sidecar in sidecars(tmp_path / "store").items() if sidecar.is_complete}
             assert whole == {path.name for path in full if path != bad}
-            assert any("bad sector" in text for text in opened.take_findings())
+            assert any("bad sector" in text for text in opened.upkeep.take_findings())
             patch.undo()
 
 
@@ -184,7 +184,7 @@ def test_the_scrubber_finds_a_flipped_bit_and_says_where(tmp_path: Path) -> None
     store.open()
     for _ in range(30):
         turn(store, clock, 1000)
-    findings = store.take_findings()
+    findings = store.upkeep.take_findings()
     assert findings
     assert str(path) in findings[0] and "byte 512 to 1024" in findings[0]
     assert f"log offset {SEGMENT_SIZE + 512}" in findings[0] and "ropewalk store repair" in findings[0]
@@ -213,7 +213,7 @@ def test_segments_of_rocketmq_get_checksums_after_every_record_was_read(tmp_path
         assert isinstance(clock, Clock)
         for _ in range(10):
             turn(store, clock, 1000)
-        findings = store.take_findings()
+        findings = store.upkeep.take_findings()
         made = sidecars(tmp_path / name)
         if name == "store":
             assert not findings
@@ -242,7 +242,7 @@ def test_segments_of_a_dledger_member_get_checksums_after_every_entry_was_read(
         flip(path, flipped, 1)
     for _ in range(30):
         turn(store, clock, 1000)
-    told = [text for text in store.take_findings() if "damaged record" in text]
+    told = [text for text in store.upkeep.take_findings() if "damaged record" in text]
     assert bool(told) is (flipped is not None), told
     assert all(str(path) in text for text in told)
     store.close()
@@ -268,5 +268,5 @@ def test_checksums_of_another_segment_count_as_none(tmp_path: Path) -> None:
     second.write_bytes(first.read_bytes())
     store = MessageStore(replace(scrubbing(root, 0), check_at_start=1 << 20), Disk(), Clock(), lambda: None)
     store.open()
-    assert any(str(second) in text for text in store.take_findings())
+    assert any(str(second) in text for text in store.upkeep.take_findings())
     store.close()

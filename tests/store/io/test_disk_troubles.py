@@ -139,16 +139,16 @@ def test_a_failed_flush_reaches_the_loop_and_nothing_more_is_acknowledged(sync_w
     store.open()
     put(store, [b"before"])
     settle(store)
-    flushed = store.flushed_offset
+    flushed = store.log.flushed_offset
     disk.broken = True
     put(store, [b"doubtful"])
     with pytest.raises(FlushFailed, match="flushing the commit log failed"):
-        wait_for(store, lambda: store.flushed_offset > flushed)
+        wait_for(store, lambda: store.log.flushed_offset > flushed)
     disk.broken = False
     put(store, [b"after"])
     time.sleep(0.02)
     store.run_completions()
-    assert store.flushed_offset == store.readable_offset == flushed
+    assert store.log.flushed_offset == store.readable_offset == flushed
     assert bodies(store) == [b"before"]
     abandon(store)
 

@@ -130,7 +130,7 @@ def test_a_request_that_comes_when_the_thread_is_about_to_rest_is_not_slept_over
     loop = Loop()
     flushed: list[int] = []
     flusher = Late(loop.completions, flushed.append)
-    assert loop.wakes.acquire(timeout=5), "it sleeps"
+    assert loop.wakes.acquire(timeout=30), "it sleeps"
     loop.completions.run()
     assert flushed == [10]
     flusher.stop()

@@ -216,7 +216,7 @@ def test_the_oldest_segments_go_and_the_last_one_stays(world: World) -> None:
         assert world.segments[0] == last.base_offset
         pass_time(world, store)
         assert store.log.segments == [last]
-        assert any("is removed (3 files)" in finding for finding in store.take_findings())
+        assert any("is removed (3 files)" in finding for finding in store.upkeep.take_findings())
 
 
 def test_a_queue_begins_where_its_records_do(world: World) -> None:
@@ -447,8 +447,8 @@ def test_look_ups_by_offset_and_by_key_hold_what_they_read(world: World) -> None
         store.publish()
         fill(store, 2)
         write_back(store)
-        assert store.index is not None
-        index = store.index
+        assert store.upkeep.index is not None
+        index = store.upkeep.index
         index.follow(store.readable_offset, 0)
         wait_for(store, lambda: index.position >= store.readable_offset)
         reader = Reader(store.log, ReadLimits(), store.completions)
@@ -495,7 +495,7 @@ def test_index_files_follow(world: World) -> None:
             world.clock.ms += 300
             store.tick()
         pass_time(world, store)
-        index = store.index
+        index = store.upkeep.index
         assert isinstance(index, WorkerIndex)
         wait_for(store, lambda: index.position == store.readable_offset)
         names = index_names(Disk(), world.root / "index")
@@ -521,7 +521,7 @@ def test_messages_are_refused_above_the_warning_level_and_taken_again_below(worl
         world.used(90)
         pass_time(world, store)
         assert store.refusal is None
-        first, second = store.take_findings()
+        first, second = store.upkeep.take_findings()
         assert first.startswith("the broker's disk is full") and "messages are taken" in second
 
 
