@@ -130,8 +130,9 @@ def produce(
     """Send messages to a topic: from the arguments, a file, or standard input, one for each line.
 
     Messages go to all queues in turn, several at a time, and keep their order within a queue; those of one
-    `--message-group` keep it altogether. Each message is counted by what the broker answered. Exit codes: 0 every message was acknowledged,
-    1 some were not, 2 wrong use, 130 stopped by Ctrl-C.
+    `--message-group` keep it altogether. Each message is counted by what the broker answered.
+
+    Exit codes: 0 every message was acknowledged, 1 some were not, 2 wrong use, 130 stopped by Ctrl-C.
 
     Examples:
 
