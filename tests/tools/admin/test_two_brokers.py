@@ -109,12 +109,12 @@ def test_both_brokers_are_administered_as_one_cluster(pair: Pair, ropewalk: RunC
         assert "at 2 brokers (broker-a, broker-b)?" in refused
 
         pair.stop_the_clock("broker-b")
-        told = shell("broker", "list", "--timeout", "0.5")
+        told = shell("broker", "list", "--timeout", "1.5")
         assert "does not answer" in told and told.count("DefaultCluster") == 2
-        told = shell("group", "lag", "g", "--timeout", "0.5")
+        told = shell("group", "lag", "g", "--timeout", "1.5")
         assert "without the broker at" in told and "broker-a" in told
         # What changes something does not pass over a broker that is away.
-    with Admin(pair.namesrv, timeout=0.5) as hasty:
+    with Admin(pair.namesrv, timeout=1.5) as hasty:
         with pytest.raises(OutcomeUnknown):
             hasty.reset_offsets("g", "orders", LATEST)
         with pytest.raises(OutcomeUnknown, match=r"broker-b .*; done at broker-a"):
