@@ -20,7 +20,7 @@ from broker.process.launch import (
 )
 from broker.process.options import NamesrvOptions
 from broker.process.service_manager import notify
-from broker.process.stop_signals import StopSignals
+from broker.process.stop_signals import StopSignals, ignore_stop_signals
 from broker.remoting.session import PartialFrameBudget, Session
 from broker.remoting.shell import Shell
 from ropewalk.client.core.addresses import Address
@@ -103,3 +103,4 @@ def run_namesrv(options: NamesrvOptions) -> None:
         trio.run(process.run, line)
     finally:
         process.shell.close()
+    ignore_stop_signals()

@@ -1,7 +1,8 @@
 """`StopSignals`: the first signal asks a server for a good end, and a second one ends it at once, whenever it comes.
 
-The signals are heard to the last moment of the process. A receiver that is closed before would hand a second signal to
-the interpreter, whose `KeyboardInterrupt` in the middle of closing looks like a failure.
+The signals are heard until all is stopped, and ignored from then on. A receiver that is closed before would hand a
+second signal to the interpreter, whose `KeyboardInterrupt` in the middle of closing looks like a failure; and while the
+interpreter itself ends, a signal would kill the process.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import trio
 
 from broker.process.launch import stop_signals
 
-__all__ = ["EXIT_CUT_SHORT", "StopSignals"]
+__all__ = ["EXIT_CUT_SHORT", "StopSignals", "ignore_stop_signals"]
 
 EXIT_CUT_SHORT: Final = 130
 
@@ -49,3 +50,9 @@ class StopSignals:
         line = f"{came.name} while stopping for {self._first.name}: ended at once, the rest is for the next start\n"
         os.write(2, line.encode())
         self._end(EXIT_CUT_SHORT)
+
+
+def ignore_stop_signals() -> None:
+    """Ignore further signals: everything is stopped, and the interpreter only has to end."""
+    for number in stop_signals():
+        signal.signal(number, signal.SIG_IGN)
