@@ -63,6 +63,7 @@ class BrokerProcess:
         self.shell = Shell(
             self,
             out_max=config.outgoing_bytes_max,
+            out_total_max=config.outgoing_bytes_total_max,
             idle_s=config.server_channel_max_idle_time_seconds,
             connections_max=connections_max(),
         )
