@@ -48,7 +48,7 @@ class OutgoingBudget:
         self.limit = self.each if self.size <= self._total else 0
 
     def excess(self, debtors: Iterable[_D]) -> list[_D]:
-        """Return those to be closed, because all together owe twice what they may."""
+        """Return the connections to be closed, because all together owe twice their bound."""
         over = self.size - self._total
         if over <= self._total:
             return []
