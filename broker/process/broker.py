@@ -35,7 +35,7 @@ from broker.process.ports import PortBinder, Ports
 from broker.process.reopening import keep_aside, when_room
 from broker.process.service_manager import notify
 from broker.process.stop_signals import StopSignals
-from broker.process.table_saver import TableSaver
+from broker.process.table_saver import Kept, TableSaver
 from broker.remoting.connection import Connection
 from broker.remoting.connection import Session as Served
 from broker.remoting.session import Handlers, Session
@@ -214,6 +214,7 @@ class BrokerProcess:
         broker = self.broker
         broker.context.find_route = self._routes.find
         broker.context.rivals = lambda: len(self._registrar.rivals)
+        broker.context.when_kept = self._when_kept
         broker.topic_changes.on_published = self._topics_changed
         broker.on_settings_changed = self._settings_changed
         broker.group.on_identity = self._identity_changed
@@ -246,6 +247,10 @@ class BrokerProcess:
     def _topics_changed(self) -> None:
         self._registrar.changed()
         self._tables.save_soon()
+
+    def _when_kept(self, name: str, kept: Kept) -> None:
+        path = self.config.store_path_root_dir / "config" / name
+        self._tables.when_kept(path, self.broker.dumps()[path][0], kept)
 
     def _settings_changed(self, changes: dict[str, str]) -> None:
         set_log_level(self.broker.config.log_level)
@@ -364,6 +369,7 @@ class BrokerProcess:
         if not self._paused:
             await self._tables.save_settings()
             await self._tables.save_tables(self.broker.dumps())
+            self.shell.flush()  # the answers that waited for them
 
     async def _stop(self) -> None:
         if self._paused:
