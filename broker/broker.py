@@ -1,44 +1,38 @@
-"""The broker as one object: its state, who handles what, and what happens in each turn. No sockets, no tasks.
+"""The broker as one object: its state, its life, and what happens in each turn. No sockets, no tasks.
 
 `process` gives it a shell, a clock and a disk. A turn goes: `begin_turn`, any number of `Session.receive`,
 `end_turn`. In `end_turn` everything moves that the turn made possible: the store publishes, pulls that waited for
 what is now readable are answered, producers whose bytes are now flushed are answered. Nothing in it waits.
+
+Here all parts meet. Left to others: what is kept (`assembly`), who handles what (`processors`), when messages are
+refused (`refusal`), when producers are answered (`acknowledgement`), who hears of changed topics
+(`discovery.topic_changes`).
 """
 
 from __future__ import annotations
 
-import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
+from broker.acknowledgement import Acknowledgement
 from broker.admin.base import AdminContext
-from broker.admin.registry import Admin
 from broker.adoption import TopicAdoption
+from broker.assembly import new_context
 from broker.config_files import ConfigFiles
-from broker.consume.bulk_pull import BulkPull
 from broker.consume.filters import FilterRules, FilterTable
-from broker.consume.pull import PullProcessor
-from broker.consume.query import Queries
-from broker.consume.requests import Requests
-from broker.consume.retry import RetryRules, SendBack
-from broker.context import BrokerContext
+from broker.consume.member_notifier import MemberNotifier
+from broker.discovery.topic_changes import TopicChanges
 from broker.intake import FastIntake
-from broker.kv.requests import KvRequests
 from broker.metrics.snapshot import Family, HistogramFamily, Metrics, Source
-from broker.produce.fast.runs import SendRuns
-from broker.produce.request_reply import ReplyProcessor
-from broker.produce.send import SendProcessor
-from broker.produce.timer_requests import TimerRequests
+from broker.processors import Processors
 from broker.refusal import Refusal
 from broker.remoting.connection import Connection
-from broker.remoting.outbox import Owed, release
-from broker.remoting.rpc_times import Kind
-from broker.remoting.session import PULL_FAMILY, Handlers, PartialFrameBudget, Session
+from broker.remoting.session import Handlers, PartialFrameBudget, Session
 from broker.replication.dledger.files import refuse_other_mode
 from broker.replication.dledger.member import LedgerMember
 from broker.replication.group_member import GroupMember
@@ -47,49 +41,21 @@ from broker.replication.master_slave_member import MasterSlaveMember
 from broker.replication.member import HaMember
 from broker.rules import (
     bloom_geometry,
-    bulk_rules,
     placement_rules,
-    pull_rules,
     read_limits,
-    send_rules,
-    store_config,
-    timer_rules,
 )
 from broker.settings.config import BrokerConfig
-from broker.sinks.service import SinkService
-from broker.state.clients import ClientRegistry
-from broker.state.groups import GroupTable
-from broker.state.offsets import OffsetTable
-from broker.state.statistics import Statistics
-from broker.state.topics import TopicRules, TopicTable
 from broker.timers.delay_progress import DelayProgress
-from broker.timers.delay_service import DelayService
 from broker.timers.deliveries import Deliveries
 from broker.timers.placement import Placement
-from broker.timers.timer_service import TimerService
-from broker.transactions.end import EndTransaction
-from broker.transactions.end_runs import EndRuns
 from broker.transactions.service import TransactionService
-from broker.waiting.catch_up_pulls import CatchUpPulls
-from broker.waiting.pending_acks import AckQueue
 from ha.dledger.storage import LogStorage, ReplicaStore
-from ropewalk.client.core.ids import UniqueKeys
-from ropewalk.client.core.routes import BrokerData, QueueData, TopicRoute
-from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.format.record import encode_host
 from store.io.disk import Disk
 from store.io.workers import Worker
 from store.log.durable_bound import boot_id
-from store.log.limits import NO_LIMIT
-from store.message_store import MessageStore
 from store.read.bulk import BulkReader
-from store.read.reader import Reader
-from store.timer.progress import ProgressPage
-from store.timer.timer_store import TimerStore
 
 log = structlog.get_logger("broker")
-
-_TOO_FEW_SLAVES = "stored, but there are fewer slaves than inSyncReplicas asks for"
 
 
 class Broker:
@@ -114,80 +80,47 @@ class Broker:
         `clock` tells seconds finely, for statistics and the shares of a turn.
         """
         self._wake = wake
-        host = encode_host(ip or address[0], address[1])
-        self.store = MessageStore(store_config(config, host), disk, now_ms, wake)
-        self.topics = TopicTable(
-            TopicRules(
-                cluster=config.broker_cluster_name,
-                broker=config.broker_name,
-                auto_create_topic_enable=config.auto_create_topic_enable,
-                default_topic_queue_nums=config.default_topic_queue_nums,
-                cluster_topic_enable=config.cluster_topic_enable,
-                broker_topic_enable=config.broker_topic_enable,
-                trace_topic_enable=config.trace_topic_enable,
-                msg_trace_topic_name=config.msg_trace_topic_name,
-                timer_wheel_enable=config.timer_wheel_enable,
-            )
-        )
-        self.groups = GroupTable(auto_create_subscription_group=config.auto_create_subscription_group)
-        self.offsets = OffsetTable(now_ms)
-        self.filters = FilterTable(FilterRules.of(config), bloom_geometry(config))
-        self.clients = ClientRegistry(self.groups.notifies, expiry_ms=config.channel_expired_timeout)
-        self.clients.group_left = lambda group: self.filters.unregister(group, now_ms())
-        self.statistics = Statistics(config.broker_cluster_name, now_ms(), clock)
-        self.rpc_times = self.statistics.rpc
-        self.acks = AckQueue(self.rpc_times)
-        self.reader = Reader(self.store.log, read_limits(config), self.store.completions)
-        levels = self.store.config.delay_levels
-        self.delays = DelayService(levels, self.store, self.reader, self.topics, self.statistics, now_ms)
-        root, boot = config.store_path_root_dir, boot_id(disk)
-        self.timers = TimerService(
-            TimerStore(root, timer_rules(config), disk),
-            ProgressPage(root, disk, boot),
-            self.store,
-            self.reader,
-            self.statistics,
-            now_ms,
-            lambda name: Worker(f"ropewalk-timer-{name}", self.store.completions),
-            enabled=config.timer_wheel_enable,
-            serves=self.topics.__contains__,
-        )
-        self._placement = Placement(
-            placement_rules(config), self.delays, self.store, self.timers.timers.waiting_at, now_ms
-        )
-        self.context = context = BrokerContext(
-            config=config,
+        self.context = context = new_context(
+            config,
             address=address,
+            ip=ip,
             disk=disk,
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
             rng=rng,
-            store=self.store,
-            reader=self.reader,
-            topics=self.topics,
-            groups=self.groups,
-            offsets=self.offsets,
-            clients=self.clients,
-            statistics=self.statistics,
-            delays=self.delays,
-            timers=self.timers,
-            acks=self.acks,
-            catch_up_pulls=CatchUpPulls(config.catch_up_read_ratio, clock),
-            topics_changed=self.topics_changed,
-            find_route=self._own_route,
+            wake=wake,
+            clock=clock,
+        )
+        self.store = context.store
+        self.reader = context.reader
+        self.topics = context.topics
+        self.groups = context.groups
+        self.offsets = context.offsets
+        self.clients = context.clients
+        self.statistics = context.statistics
+        self.rpc_times = context.rpc_times
+        self.delays = context.delays
+        self.timers = context.timers
+        self.acks = context.acks
+        self.held_pulls = context.held_pulls
+        self.catch_up_pulls = context.catch_up_pulls
+        self.filters = FilterTable(FilterRules.of(config), bloom_geometry(config))
+        self.clients.group_left = lambda group: self.filters.unregister(group, now_ms())
+        self._notifier = MemberNotifier()
+        self.topic_changes = TopicChanges(self.topics, self.clients, self._notifier)
+        context.topics_changed = self.topic_changes.note
+        self._placement = Placement(
+            placement_rules(config), self.delays, self.store, self.timers.timers.waiting_at, now_ms
         )
         refusal = Refusal(context)
         self._adoption = TopicAdoption(context, lambda: self.group.is_leader)
-        self.held_pulls = context.held_pulls
-        self.catch_up_pulls = context.catch_up_pulls
-        self.request_modes = context.request_modes
         self.bulk_reader = BulkReader(
             self.store.log, self.store.completions, warm_window=config.warm_window_bytes
         )
         progress = DelayProgress(
-            root,
+            config.store_path_root_dir,
             disk,
-            boot,
+            boot_id(disk),
             lambda: Worker("ropewalk-delay", self.store.completions),
             has_page=not self.store.may_be_cut,
         )
@@ -201,149 +134,42 @@ class Broker:
         )
         self.group = refusal.group = self._make_group()
         self.group.on_role = self._role_changed
+        self.acknowledgement = Acknowledgement(context, self.group)
+        self.group.on_abandoned = self.acknowledgement.abandon
         self.metrics = Metrics(context, self.count_metrics)
-        self.on_topics_changed: Callable[[], None] = lambda: None
         self.on_settings_changed: Callable[[dict[str, str]], None] = lambda changes: None
-        self.transactions = transactions = TransactionService(
+        self.transactions = TransactionService(
             context, is_slave=lambda: not self.group.is_leader, refusal=refusal.judge, wake=wake
         )
-        keys = UniqueKeys(host[:-4], os.getpid() & 0xFFFF, rng.getrandbits(31), now_ms)
-        retries = RetryRules(self.groups, self.topics, context.locks, now_ms, monotonic_ms)
-        self._sends = sends = SendProcessor(
-            send_rules(config),
-            self.store,
-            self.topics,
-            self.groups,
-            self.statistics,
-            chance=rng,
-            make_unique_key=keys.next,
-            refusal=refusal.judge,
-            topic_created=self.topics_changed,
-            retries=retries,
-            place=self._placement.place,
-            transactions=transactions,
-            recall_handle=self._placement.recall_handle,
-            slot_of=self._placement.slot_of,
-        )
         self._files = ConfigFiles(
-            context, self.filters, self.deliveries, transactions, lambda: self.group.has_replicas
+            context, self.filters, self.deliveries, self.transactions, lambda: self.group.has_replicas
         )
-        self.sinks = sinks = SinkService(
-            context, sends, is_slave=lambda: not self.group.is_leader, refusal=refusal.judge, wake=wake
-        )
-        sends.appends.stall_s = config.os_page_cache_busy_time_out_mills / 1000
-        sends.appends.stalled = refusal.append_stalled
-        self.pulls = pulls = PullProcessor(
-            pull_rules(config),
-            self.store,
-            self.reader,
-            self.topics,
-            self.groups,
-            self.clients,
-            self.offsets,
-            context.held_pulls,
-            context.catch_up_pulls,
-            self.statistics,
-            self.filters,
-            self.group.limits,
-            monotonic_ms=monotonic_ms,
-        )
-        self._bulk = bulk = BulkPull(
-            bulk_rules(config),
-            self.store,
-            self.bulk_reader,
-            self.topics,
-            self.groups,
-            self.statistics,
-            self.group.limits,
-        )
-        replies = ReplyProcessor(
-            sends,
-            self.store,
-            self.clients,
-            context.client_calls,
-            self.acks,
-            keep=config.store_reply_message_enable,
-            address=address,
-            wait=self._wait,
-            now_ms=now_ms,
-            monotonic_ms=monotonic_ms,
-        )
-        send_back = SendBack(context, retries, self._placement.place, refusal.judge, rng)
-        timer_requests = TimerRequests(context, self.timers, self._placement, refusal.judge)
-        timer_requests.waits = lambda: sends.waits
-        ends = EndTransaction(
-            context,
-            transactions,
-            is_slave=lambda: not self.group.is_leader,
-            refusal=refusal.judge,
-            waits=lambda: sends.waits,
-            wait=self._wait,
-            place=self._placement.place,
-        )
-        self.requests = Requests(context, self.filters)
-        if isinstance(self.group, LedgerMember):
-            self.group.reads.handle_forwarded = self.requests.commit_offset
-            self.pulls.commit = self.group.reads.commit_of_pull
-        self.handlers = Handlers()
-        self.handlers.hot = {
-            RequestCode.SEND_MESSAGE: sends.send,
-            RequestCode.SEND_MESSAGE_V2: sends.send,
-            RequestCode.SEND_BATCH_MESSAGE: sends.send,
-            RequestCode.PULL_MESSAGE: pulls.pull,
-            RequestCode.LITE_PULL_MESSAGE: pulls.pull,
-            RequestCode.ROPEWALK_BULK_PULL: bulk.pull,
-            RequestCode.SEND_REPLY_MESSAGE: replies.reply,
-            RequestCode.SEND_REPLY_MESSAGE_V2: replies.reply,
-            RequestCode.END_TRANSACTION: ends.end,
-            RequestCode.ROPEWALK_SINK_INIT: sinks.init,
-            RequestCode.ROPEWALK_SINK_APPEND: sinks.append,
-            RequestCode.ROPEWALK_SINK_COMMIT: sinks.commit,
-        }
-        sends.replicate_early = self.group.replicate_early
-        runs = SendRuns(sends)
-        end_runs = EndRuns(
-            context,
-            transactions,
-            is_slave=lambda: not self.group.is_leader,
-            refusal=refusal.judge,
-            waits=lambda: sends.waits,
-        )
-        self.intake: FastIntake | None = None
-        self._second_intake: FastIntake | None = None
-        if config.fast_path_enable:
-            self.intake = FastIntake(runs, end_runs, pulls, self.group.replicate_early)
-            self._second_intake = FastIntake(runs, end_runs, None, self.group.replicate_early)
-        self.group.on_abandoned = self._abandon_acks
-        self.requests.register(self.handlers)
-        timer_requests.register(self.handlers)
-        Queries(context).register(self.handlers)
-        member = self.group if isinstance(self.group, LedgerMember) else None
-        KvRequests(context, lambda: member.kv if member is not None else None).register(self.handlers)
         admin = AdminContext(
             context,
             reconfigure=self.reconfigure,
-            settings_changed=self._settings_changed,
+            settings_changed=lambda changes: self.on_settings_changed(changes),  # noqa: PLW0108 - replaced later
             delay_offsets=self.deliveries.table,
         )
-        self.admin = Admin(admin, self.group, self.sinks)
-        self.admin.register(self.handlers)
-        self.handlers.cold[RequestCode.CONSUMER_SEND_MSG_BACK] = send_back.handle
-        self.handlers.cold.update(ends.handlers)
-        self.fast_handlers = self.handlers.without(PULL_FAMILY)
-        self._published_generation = -1
-        self._topics_stale = False
+        self.processors = Processors(
+            context,
+            self.group,
+            admin=admin,
+            transactions=self.transactions,
+            placement=self._placement,
+            filters=self.filters,
+            bulk_reader=self.bulk_reader,
+            notifier=self._notifier,
+            refusal=refusal,
+            acknowledgement=self.acknowledgement,
+            wake=wake,
+        )
+        self.sinks = self.processors.sinks
         self.budget = PartialFrameBudget()
 
     @property
     def config(self) -> BrokerConfig:
         """Return the configuration that counts at the moment."""
         return self.context.config
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Return the address that clients are told to connect to."""
-        return self.context.address
 
     @property
     def replication(self) -> Replication:
@@ -388,7 +214,7 @@ class Broker:
                 self.transactions,
                 self.timers,
                 self.sinks,
-                self.admin.waiting,
+                self.processors.admin.waiting,
                 self.metrics.loop_delays,
                 self.metrics.on_loop,
             )
@@ -416,13 +242,13 @@ class Broker:
         self.sinks.role_changed()
 
     def _role_changed(self) -> None:
-        self._sends.wait(self.store.config.sync_flush or self.group.limits.waits)
+        self.processors.sends.wait(self.store.config.sync_flush or self.group.limits.waits)
         self.transactions.role_changed()
         self.sinks.role_changed()
         if self.group.is_leader:
             # A topic made moments before its master died: its messages came here, its configuration did not.
             self._adoption.adopt_orphans(self.context.now_ms())
-            self.topics_changed()
+            self.topic_changes.note()
 
     def dumps(self) -> dict[Path, tuple[int, Callable[[], bytes]]]:
         """Return the config files: path -> (a number that changes with the content, how to make the text)."""
@@ -431,7 +257,7 @@ class Broker:
     def close(self) -> None:
         """Flush and close the store. Blocks; sessions must be gone or refused by then."""
         self.group.stop()
-        self.admin.stop()
+        self.processors.admin.stop()
         self.reader.stop()
         self.bulk_reader.stop()
         self.store.run_completions()
@@ -449,11 +275,9 @@ class Broker:
         """Take another configuration over, as far as it may change while the broker runs."""
         before, self.context.config = self.context.config, config
         now = self.context.now_ms()
-        self._sends.configure(send_rules(config))
+        self.processors.configure(config)
         self._placement.rules = placement_rules(config)
         self.transactions.configure()
-        self.pulls.configure(pull_rules(config))
-        self._bulk.rules = bulk_rules(config)
         self.filters.rules = FilterRules.of(config)
         self.reader.limits = read_limits(config)
         self.catch_up_pulls.share.configure(config.catch_up_read_ratio)
@@ -465,31 +289,17 @@ class Broker:
         self.topics.create_system_topics(now)
         if config.broker_permission != before.broker_permission:
             self.topics.touch(now)
-        self.topics_changed()
-
-    def _settings_changed(self, changes: dict[str, str]) -> None:
-        self.on_settings_changed(changes)
-
-    def _own_route(self, topic: str, found: Callable[[TopicRoute | None], None]) -> None:
-        """The queues of this broker alone."""
-        config = self.topics.get(topic)
-        if config is None:
-            found(None)
-            return
-        name = self.config.broker_name
-        queues = QueueData(name, config.read_queues, config.write_queues, config.perm)
-        address = ":".join(map(str, self.address))
-        found(TopicRoute({name: BrokerData(name, self.config.broker_cluster_name, {0: address})}, (queues,)))
+        self.topic_changes.note()
 
     # -- sessions ------------------------------------------------------------------------------------
 
     def new_session(self, link: Connection) -> Session:
         """Return the session of a new connection to the main port."""
-        return self._session(link, self.handlers, self.intake)
+        return self._session(link, self.processors.handlers, self.processors.intake)
 
     def new_fast_session(self, link: Connection) -> Session:
         """Return a session of the port at P-2: the same codes without the pull family."""
-        return self._session(link, self.fast_handlers, self._second_intake)
+        return self._session(link, self.processors.fast_handlers, self.processors.fast_port_intake)
 
     def _session(self, link: Connection, handlers: Handlers, intake: FastIntake | None) -> Session:
         return Session(
@@ -498,63 +308,16 @@ class Broker:
             self._session_closed,
             times=self.rpc_times,
             intake=intake,
-            wait=self._wait,
+            wait=self.acknowledgement.wait,
             budget=self.budget,
-        )
-
-    def _wait(self, owed: Sequence[Owed], read_at: float, kinds: Sequence[Kind] = ()) -> None:
-        """Have answers wait for all that is appended, or say at once that there is nobody to wait for. HOT.
-
-        `kinds` and `read_at` as `AckQueue.add` wants them.
-        """
-        limits = self.group.limits
-        if limits.waits and not limits.available:
-            self.rpc_times.clock_now()
-            code = ResponseCode.SLAVE_NOT_AVAILABLE
-            release(self.rpc_times, owed, kinds, read_at, code, _TOO_FEW_SLAVES)
-            return
-        now = self.context.monotonic_ms()
-        self.acks.add(
-            owed,
-            self.store.log.end_offset,
-            now + self.context.config.sync_flush_timeout,
-            now + limits.patience_ms,
-            kinds=kinds,
-            read_at=read_at,
         )
 
     def _session_closed(self, session: Session) -> None:
         self.held_pulls.release(session)
         self.catch_up_pulls.release(session)
         self.transactions.targets.closed(session)
-        self.admin.forget(session)
-        self.requests.notify(self.clients.closed(session))
-
-    def topics_changed(self) -> None:
-        """Have the name servers and the config file catch up when this turn ends, before any answer of it leaves.
-
-        Once a turn: the whole table travels, and one read can bring hundreds of new names.
-        """
-        self._topics_stale = True
-
-    def publish_topics(self) -> None:
-        """Tell the name servers and the config file now, if anything is different."""
-        self._topics_stale = False
-        if self._published_generation != self.topics.generation:
-            self._published_generation = self.topics.generation
-            self.on_topics_changed()
-
-    def announce_routes(self, generation: int) -> None:
-        """Tell consumers of changes up to this generation of the topics: a name server knows these routes now.
-
-        The notification is that of a changed group (40): clients ask for the routes again and divide the queues anew,
-        those of RocketMQ too, if by the routes that they have. So a consumer that waits for a topic reads it at once.
-        """
-        news = [name for name, changed in self.topics.unannounced.items() if changed <= generation]
-        for name in news:
-            del self.topics.unannounced[name]
-        if news:
-            self.requests.notify(self.clients.consumers_of(news))
+        self.processors.admin.forget(session)
+        self._notifier.notify(self.clients.closed(session))
 
     # -- turns ---------------------------------------------------------------------------------------
 
@@ -591,14 +354,14 @@ class Broker:
         self.deliveries.on_wakeup()
 
     def end_turn(self) -> None:
-        store = self.store
-        if self.intake is not None:
-            self.intake.flush_deferred()
+        store, intake = self.store, self.processors.intake
+        if intake is not None:
+            intake.flush_deferred()
         transactions = self.transactions
         if transactions.halves.decided:
             transactions.end_turn()
-        if self._topics_stale:
-            self.publish_topics()
+        if self.topic_changes.noted:
+            self.topic_changes.publish()
         self.group.end_turn()
         store.publish()
         if transactions.questions:
@@ -609,27 +372,12 @@ class Broker:
             for queue in woken:
                 if queue.held is not None:
                     self.held_pulls.arrived(queue)
-        self._complete_acks()
+        self.acknowledgement.complete()
 
     def on_priority_served(self) -> None:
         """Within a turn, before others have theirs: what slaves have said counts, and answers leave. HOT."""
         self.group.apply_reports()
-        self._complete_acks()
-
-    def _abandon_acks(self) -> None:
-        """A slave has left, and too few are there: answer what waits for it, but for what it had reported."""
-        self._complete_acks()
-        self.acks.abandon(self.group.confirmed, ResponseCode.SLAVE_NOT_AVAILABLE, _TOO_FEW_SLAVES)
-
-    def _complete_acks(self) -> None:
-        if self.acks.count:
-            confirmed = self.group.confirmed
-            self.acks.complete(min(self._flushed(), confirmed) if self.store.config.sync_flush else confirmed)
-
-    def _flushed(self) -> int:
-        """Through where answers need not wait for the disk."""
-        waits = self.store.config.sync_flush and not self.group.covers_flush
-        return self.store.log.flushed_offset if waits else NO_LIMIT
+        self.acknowledgement.complete()
 
     def tick(self) -> None:
         """The work of time, several times a second: flush, expire, look ahead."""
@@ -650,8 +398,8 @@ class Broker:
         self.sinks.tick()
         self.deliveries.tick()
         self.held_pulls.expire(now)
-        self.acks.expire(now, self._flushed(), self.group.confirmed)
-        self.requests.tell_members()
+        self.acknowledgement.expire(now)
+        self._notifier.tell_members()
         self.context.client_calls.expire(now)
         self.statistics.tick(self.context.now_ms())
         self.metrics.tick()
@@ -664,7 +412,7 @@ class Broker:
         for peer in dead:
             assert isinstance(peer, Session)
             peer.link.close()
-        self.requests.notify(notifications)
+        self._notifier.notify(notifications)
         self.context.locks.expire(now)
         self.filters.prune(self.context.now_ms())
         for finding in self.clients.take_findings():

@@ -1,8 +1,8 @@
 """`BrokerContext`: what every request handler may know of its broker, and nothing of who handles what.
 
-One object with the configuration, the clocks, the store and the tables. `broker.broker` builds it and hands it to
-handlers; a handler that needs more (the group, the delay service) is given that as an argument of its own. So a
-handler can be read without the composition root, and a test can build one over tables alone.
+One object with the configuration, the clocks, the store and the tables. `broker.assembly` builds it, and
+`broker.broker` hands it to handlers; a handler that needs more (the group, the delay service) is given that as an
+argument of its own. So a handler can be read without the composition root, and a test can build one over tables alone.
 
 `config` and `ha_status` are replaced whole while the broker runs: read them here each time, keep no copy.
 """
@@ -30,7 +30,7 @@ from broker.waiting.catch_up_pulls import CatchUpPulls
 from broker.waiting.client_calls import ClientCalls
 from broker.waiting.held_pulls import PullHold
 from broker.waiting.pending_acks import AckQueue
-from ropewalk.client.core.routes import TopicRoute
+from ropewalk.client.core.routes import BrokerData, QueueData, TopicRoute
 from ropewalk.format.remoting import Command
 from store.io.disk import Disk
 from store.message_store import MessageStore
@@ -89,10 +89,10 @@ class BrokerContext:
     timers: TimerService
     acks: AckQueue
     catch_up_pulls: CatchUpPulls
-    topics_changed: Callable[[], None]
-    """Has name servers and the config file hear of a changed topic table when this turn ends."""
-    find_route: FindRoute
-    """Where a topic is on all brokers; replaced by the process that has name servers to ask."""
+    topics_changed: Callable[[], None] = lambda: None
+    """Has name servers and the config file hear of changed topics when this turn ends; replaced by the broker."""
+    find_route: FindRoute = field(init=False)
+    """Finds the queues of a topic on all brokers: `own_route`, until a process has name servers to ask."""
     held_pulls: PullHold = field(default_factory=PullHold)
     client_calls: ClientCalls = field(default_factory=ClientCalls)
     locks: LockTable = field(default_factory=LockTable)
@@ -105,10 +105,24 @@ class BrokerContext:
     newest: NewestReads | None = None
     """Has reads see the newest state of a group; None in a broker that is no member of a DLedger group."""
 
+    def __post_init__(self) -> None:
+        self.find_route = self.own_route
+
     @property
     def rpc_times(self) -> RpcTimes:
         """Return the durations of requests that `statistics` keeps."""
         return self.statistics.rpc
+
+    def own_route(self, topic: str, found: Callable[[TopicRoute | None], None]) -> None:
+        """Call `found` with the queues of this broker alone."""
+        config = self.topics.get(topic)
+        if config is None:
+            found(None)
+            return
+        name = self.config.broker_name
+        queues = QueueData(name, config.read_queues, config.write_queues, config.perm)
+        address = ":".join(map(str, self.address))
+        found(TopicRoute({name: BrokerData(name, self.config.broker_cluster_name, {0: address})}, (queues,)))
 
     def unready(self) -> tuple[str, ...]:
         """Return why messages are not taken at the moment: a sentence each for monitoring; empty where they are."""

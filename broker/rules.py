@@ -9,6 +9,7 @@ from broker.consume.bulk_pull import BulkRules
 from broker.consume.pull import PullRules
 from broker.produce.send import SendRules
 from broker.settings.config import BrokerConfig
+from broker.state.topics import TopicRules
 from broker.timers.placement import PlacementRules
 from ropewalk.codes import Permission
 from ropewalk.format.index import Geometry
@@ -32,6 +33,21 @@ def send_rules(config: BrokerConfig) -> SendRules:
         config.max_message_size,
         bool(config.broker_permission & Permission.WRITE),
         config.reject_transaction_message,
+    )
+
+
+def topic_rules(config: BrokerConfig) -> TopicRules:
+    """Return the rules by which topics come to be."""
+    return TopicRules(
+        cluster=config.broker_cluster_name,
+        broker=config.broker_name,
+        auto_create_topic_enable=config.auto_create_topic_enable,
+        default_topic_queue_nums=config.default_topic_queue_nums,
+        cluster_topic_enable=config.cluster_topic_enable,
+        broker_topic_enable=config.broker_topic_enable,
+        trace_topic_enable=config.trace_topic_enable,
+        msg_trace_topic_name=config.msg_trace_topic_name,
+        timer_wheel_enable=config.timer_wheel_enable,
     )
 
 

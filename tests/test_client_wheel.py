@@ -97,7 +97,7 @@ handled = queue.Queue()
 with PushConsumer(sys.argv[2], {sys.argv[1]: "*"}, handled.put, consume_from="earliest"):
     for backend in ("asyncio", "trio"):
         anyio.run(send, backend=backend)
-    print(*(handled.get(timeout=20).body.decode() for _ in range(2)), sep=", ")
+    print(*(handled.get(timeout=60).body.decode() for _ in range(2)), sep=", ")
 """
 
 

@@ -145,11 +145,11 @@ def test_types_are_told_beside_the_tests_and_the_tests_have_the_last_word(
     names = ("-n1", "-r1", "-s", f"import os, time; path = {str(tmp_path / 'types')!r}")
     types = Step("types", "timeit", (*names, "os.symlink(f'/proc/{os.getpid()}', path)"), beside=True)
     # A link to a process leads nowhere when that has ended, and this one has been told so.
-    waits = ("while not os.path.lexists(path) or os.path.exists(path): time.sleep(0.05)", "time.sleep(0.5)")
+    waits = ("while not os.path.lexists(path) or os.path.exists(path): time.sleep(0.05)", "time.sleep(2)")
     assert run((types, Step("tests", "timeit", (*names, *waits))), os.environ) == 0
     told = capfd.readouterr().out
     assert re.search(r"^types +\d+\.\d s +ok$", told, re.MULTILINE) and "loop" in told.splitlines()[-1]
-    slow = Step("types", "timeit", ("-n1", "-r1", "import time; time.sleep(1.5)"), beside=True)
+    slow = Step("types", "timeit", ("-n1", "-r1", "import time; time.sleep(4)"), beside=True)
     assert run((slow, Step("tests", "this")), os.environ) == 0
     assert capfd.readouterr().out.endswith("let's do more of those!\n"), "types that end later say nothing"
 

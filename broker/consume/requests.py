@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.consume.filters import FilterTable
+from broker.consume.member_notifier import MemberNotifier
 from broker.context import BrokerContext
 from broker.remoting.session import Handlers, Session
-from broker.state.clients import HeartbeatData, HeartbeatRefused, Notification
+from broker.state.clients import HeartbeatData, HeartbeatRefused
 from broker.state.queue_locks import LockRequest
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import fastjson
@@ -36,10 +37,10 @@ from store.read import reader
 class Requests:
     """Handlers over the broker's state."""
 
-    def __init__(self, broker: BrokerContext, filters: FilterTable) -> None:
+    def __init__(self, broker: BrokerContext, filters: FilterTable, notifier: MemberNotifier) -> None:
         self._broker = broker
         self._filters = filters
-        self._owed: dict[tuple[Session, str], None] = {}
+        self._notifier = notifier
 
     def register(self, handlers: Handlers) -> None:
         handlers.cold.update(
@@ -89,7 +90,7 @@ class Requests:
                 self._filters.register(consumer.group, consumer.subscriptions, now)
         # The client asks for the route of its retry topic next: the name server has to know it by then.
         broker.topics_changed()
-        self.notify(notifications)
+        self._notifier.notify(notifications)
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
         conflict = broker.clients.conflict_of(session, [consumer.group for consumer in known])
         if conflict is not None:
@@ -98,29 +99,12 @@ class Requests:
 
     def unregister(self, session: Session, request: Command) -> Command:
         header = decode_header(UnregisterClientHeader, request.ext)
-        self.notify(
+        self._notifier.notify(
             self._broker.clients.unregister(
                 session, consumer_group=header.consumer_group, producer_group=header.producer_group
             )
         )
         return request.reply(ResponseCode.SUCCESS)
-
-    def notify(self, notifications: list[Notification]) -> None:
-        """Owe members the news that their group has changed; `tell_members` tells them."""
-        for notification in notifications:
-            assert isinstance(notification.peer, Session)
-            self._owed[notification.peer, notification.group] = None
-
-    def tell_members(self) -> None:
-        """Tell members of changed groups (40); at every tick.
-
-        Each member is told once, however many came and went since: a thousand that join one group together would
-        otherwise be owed half a million notifications, each of which has a client divide the queues anew.
-        """
-        owed, self._owed = self._owed, {}
-        for session, group in owed:
-            if session.is_open:
-                session.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
     def lock(self, session: Session, request: Command) -> Command:
         try:

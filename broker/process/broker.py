@@ -159,7 +159,7 @@ class BrokerProcess:
             lambda: self.broker.topics.register_body(self.broker.config.broker_permission),
             group=OwnGroup(lambda: self.broker.group),
             generation=lambda: self.broker.topics.generation,
-            on_registered=self.broker.announce_routes,
+            on_registered=lambda generation: self.broker.topic_changes.announce(generation),  # noqa: PLW0108 - the broker is replaced
             period_s=config.register_name_server_period / 1000,
             call_s=config.register_broker_timeout_mills / 1000,
             local=self.name_server,
@@ -215,10 +215,10 @@ class BrokerProcess:
         broker = self.broker
         broker.context.find_route = self._routes.find
         broker.context.rivals = lambda: len(self._registrar.rivals)
-        broker.on_topics_changed = self._topics_changed
+        broker.topic_changes.on_published = self._topics_changed
         broker.on_settings_changed = self._settings_changed
         broker.group.on_identity = self._identity_changed
-        broker.publish_topics()
+        broker.topic_changes.publish()
 
     def _identity_changed(self) -> None:
         self._registrar.set_broker_id(self.broker.group.broker_id)
@@ -310,7 +310,9 @@ class BrokerProcess:
         self._paused = self._is_reopening = True
         for connection in list(self.shell.connections.values()):
             session = connection.session
-            if not isinstance(session, Session) or session.handled_by(broker.handlers, broker.fast_handlers):
+            if not isinstance(session, Session) or session.handled_by(
+                broker.processors.handlers, broker.processors.fast_handlers
+            ):
                 connection.close()
         self.shell.flush()
         with trio.CancelScope(shield=True):  # whoever stops it meanwhile need not close it
@@ -337,7 +339,6 @@ class BrokerProcess:
             os._exit(130)
 
     async def _tick(self) -> None:
-        delays = self.broker.metrics.loop_delays
         while True:
             if not self._paused:
                 self.broker.tick()
@@ -346,7 +347,7 @@ class BrokerProcess:
             self.shell.flush()
             due = trio.current_time() + _TICK_S
             await trio.sleep_until(due)
-            delays.add(max(trio.current_time() - due, 0.0))
+            self.broker.metrics.loop_delays.add(max(trio.current_time() - due, 0.0))
 
     async def _sweep(self) -> None:
         seconds = 0

@@ -338,6 +338,17 @@ def batch_of(*bodies: bytes, **properties: str) -> bytes:
     )
 
 
+def told(client: Client) -> list[str]:
+    """The groups of which this client was told, after the tick that tells."""
+    client.owner.tick(50)
+    pushed = client.answers()
+    assert all(
+        c.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED and c.is_oneway and not c.is_response
+        for c in pushed
+    )
+    return [c.ext["consumerGroup"] for c in pushed]
+
+
 def send_ext(topic: str, *, v1: bool = False, **changes: object) -> dict[str, object]:
     """The header of a send; `properties` may be a mapping. A field given as None is left out."""
     properties = changes.pop("properties", {})

@@ -66,7 +66,7 @@ SPINE = {10, 310, 320, 11, 361, 14, 15, *range(29, 36), 38}
 
 @pytest.mark.parametrize("kind", [JSON, ROCKETMQ], ids=["json", "binary"])
 def test_every_code_is_answered_by_its_handler_or_with_3(running: InProcess, kind: int) -> None:
-    handlers = running.broker.handlers
+    handlers = running.broker.processors.handlers
     built = handlers.hot.keys() | handlers.cold.keys()
     assert built >= SPINE
     for code in sorted(LISTED | set(ROPEWALK_CODES)):
@@ -80,7 +80,7 @@ def test_every_code_is_answered_by_its_handler_or_with_3(running: InProcess, kin
 
 
 def test_a_broker_answers_none_of_the_codes_that_it_sends_or_that_others_answer(running: InProcess) -> None:
-    handlers = running.broker.handlers
+    handlers = running.broker.processors.handlers
     built = handlers.hot.keys() | handlers.cold.keys()
     assert not built & ((TO_CLIENTS - RELAYED) | CONTROLLER | NEVER_HANDLED)
     assert not built & (NAME_SERVER - {901, 904})
@@ -88,7 +88,7 @@ def test_a_broker_answers_none_of_the_codes_that_it_sends_or_that_others_answer(
 
 
 def test_the_page_of_requests_tells_served_codes_from_refused_ones(running: InProcess) -> None:
-    handlers = running.broker.handlers
+    handlers = running.broker.processors.handlers
     built = {int(code) for code in handlers.hot.keys() | handlers.cold.keys()}
     page = (Path(__file__).parents[2] / "docs" / "compat" / "requests.md").read_text()
     parts = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
@@ -102,12 +102,12 @@ def test_the_page_of_requests_tells_served_codes_from_refused_ones(running: InPr
 
 
 def test_codes_that_are_answered_have_one_handler_each(running: InProcess) -> None:
-    handlers = running.broker.handlers
+    handlers = running.broker.processors.handlers
     assert not handlers.hot.keys() & handlers.cold.keys()
 
 
 def test_the_fast_port_has_the_same_codes_less_the_pull_family(running: InProcess) -> None:
-    whole, fast = running.broker.handlers, running.broker.fast_handlers
+    whole, fast = running.broker.processors.handlers, running.broker.processors.fast_handlers
     assert fast.hot.keys() == whole.hot.keys() - PULL_FAMILY
     assert fast.cold.keys() == whole.cold.keys() - PULL_FAMILY
     assert {int(code) for code in PULL_FAMILY} == {11, 361, 30_020, 200_050, 200_052, 200_054, 200_055}

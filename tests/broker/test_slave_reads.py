@@ -50,7 +50,7 @@ def test_a_consumer_far_behind_is_sent_to_the_slave_and_back_when_it_has_caught_
 def test_without_slave_read_enable_nobody_is_sent_away(master: InProcess) -> None:
     fill(master)
     memory(master, 1)
-    processor = master.broker.pulls
+    processor = master.broker.processors.pulls
     processor.configure(replace(processor._rules, slave_reads=False))
     assert suggested(master.connect(), maxMsgNums=1) == (0, "0")
 

@@ -180,7 +180,9 @@ class Play:
                 assert len(ids) == 8, f"{self._server.name}: {printed}"
                 self._facts["id"] = ids[0]
                 shown = self._admin.run("queryMsgById", "-i", ids[3], "-t", TOPIC)
-                self._facts["key"] = re.findall(r"UNIQ_KEY=(\w+)", shown)[0]
+                key = self._facts["key"] = re.findall(r"UNIQ_KEY=(\w+)", shown)[0]
+                by_key = ("queryMsgByKey", "-t", TOPIC, "-k", "key3")
+                until(lambda: key in self._admin.run(*by_key), f"the key index of {self._server.name} has it")
                 return "\n".join(ids)
             case "@consume":
                 self._admin.run("@consume", GROUP, TOPIC)

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from ropewalk import Admin
 from tests.compat.conftest import Server
 from tests.compat.driver import Driver
 from tests.compat.mqadmin import Mqadmin
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -22,6 +24,8 @@ def sent(java: str, server: Server, tmp_path_factory: pytest.TempPathFactory) ->
         server.namesrv, tmp_path_factory.mktemp("java"), "view_by_id", prefix="queries"
     )
     result: dict[str, Any] = run.sent("view_by_id")[0]
+    with Admin(server.namesrv) as admin:
+        until(lambda: admin.messages_by_key(TOPIC, "key0"), "the key index has it")
     return result
 
 

@@ -147,10 +147,10 @@ class Node(Machine):
 
     def _join(self) -> None:
         self._saved = {}
-        self.broker.on_topics_changed = self._topics_changed
+        self.broker.topic_changes.on_published = self._topics_changed
         self.broker.member.on_role = self._role_changed
         self._note_reign()
-        self.broker.publish_topics()
+        self.broker.topic_changes.publish()
 
     def _topics_changed(self) -> None:
         self._registrar.changed()

@@ -93,7 +93,10 @@ def page(broker: Broker) -> str:
 
 def served(broker: Broker) -> dict[int, str]:
     """Return the file of the handler of every code that the broker answers."""
-    handlers: dict[int, Callable[..., Any]] = {**broker.handlers.hot, **broker.handlers.cold}
+    handlers: dict[int, Callable[..., Any]] = {
+        **broker.processors.handlers.hot,
+        **broker.processors.handlers.cold,
+    }
     return {int(code): _file_of(handler) for code, handler in handlers.items()}
 
 

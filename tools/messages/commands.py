@@ -129,21 +129,18 @@ def produce(
 ) -> None:
     """Send messages to a topic: from the arguments, a file, or standard input, one for each line.
 
-    Each message is counted by what the broker answered. Exit codes: 0 every message was acknowledged,
-    1 some were not, 2 wrong use, 130 stopped by Ctrl-C.
+    Messages go to all queues in turn, several at a time, and keep their order within a queue; those of one
+    `--message-group` keep it altogether. Each message is counted by what the broker answered.
+
+    Exit codes: 0 every message was acknowledged, 1 some were not, 2 wrong use, 130 stopped by Ctrl-C.
 
     Examples:
 
         ropewalk produce demo "hello" "world"
-
         ropewalk produce demo --file orders.txt --tags new
-
         ropewalk produce demo "shipped" --keys order-7 --message-group order-7
-
         ropewalk produce demo "remind me" --delay 90s
-
         ropewalk produce demo "paid" --transaction commit
-
         tail -f app.log | ropewalk produce logs
     """
     from ropewalk.client.blocking.simple import Client
@@ -270,8 +267,8 @@ def consume(
             metavar="WHERE",
             help="earliest (or first), latest (or last), offset:N, a time (2026-01-31T12:00:00, local unless it "
             "names a zone), or milliseconds since 1970. Without it: earliest, and latest with --follow. With "
-            "--group it counts "
-            "only where the group has read nothing yet.",
+            "--group it counts only where the group has read nothing yet, and with latest a young topic, whose first "
+            "message is still at hand, is read from its beginning.",
         ),
     ] = None,
     count: Annotated[
@@ -328,11 +325,8 @@ def consume(
     Examples:
 
         ropewalk consume demo
-
         ropewalk consume 'order*' --follow --format json
-
         ropewalk consume demo --group billing --follow
-
         ropewalk consume orders --sql "amount > 3 AND region = 'eu'"
     """
     from ropewalk.client.blocking.simple import Client

@@ -25,10 +25,10 @@ from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, received
 from ropewalk.client.core.messages import PULL_STATUSES, PullStatus, command_of, pull_request
 from ropewalk.client.core.routes import Queue, TopicRoute
-from ropewalk.client.core.steps import Steps, answer_header, ask_twice, require_success
+from ropewalk.client.core.steps import Pause, Steps, answer_header, ask_twice, require_success
 from ropewalk.client.core.steps import ask as ask_once
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import OutcomeUnknown, Refused, Rejected, error_for
+from ropewalk.errors import OutcomeUnknown, Refused, Rejected, TryLater, error_for
 from ropewalk.format.headers import (
     OffsetResponseHeader,
     PullResponseHeader,
@@ -46,6 +46,8 @@ PULL_COUNT = 32
 DELAYED_MAX = 4_096
 """Messages that wait for their delay, of one broker, which are looked through to count a group's."""
 _NOTHING = (ResponseCode.QUERY_NOT_FOUND,)
+_BUSY_TRIES, _BUSY_PAUSE_S = 12, 0.5
+"""A broker whose key index is behind waits two seconds for it before it says that it is busy: half a minute in all."""
 
 
 class MessageSteps(GroupSteps):
@@ -234,7 +236,18 @@ class MessageSteps(GroupSteps):
     def _query_at(
         self, masters: Sequence[BrokerMember], topic: str, header: QueryMessageHeader
     ) -> Steps[list[ReceivedMessage]]:
-        answers = yield from self.query_all(masters, RequestCode.QUERY_MESSAGE, header, none_for=_NOTHING)
+        """Look up messages in the key indexes of brokers, where one that is behind is waited for."""
+        for left in reversed(range(_BUSY_TRIES)):
+            try:
+                answers = yield from self.query_all(
+                    masters, RequestCode.QUERY_MESSAGE, header, none_for=_NOTHING
+                )
+            except TryLater:
+                if not left:
+                    raise
+                yield Pause(_BUSY_PAUSE_S)
+            else:
+                break
         found = [
             received(record, TopicQueue(topic, Queue(member.broker_name, record.queue_id)))
             for member, answer in answers

@@ -152,7 +152,7 @@ def test_automatic_creation_can_be_switched_off_and_on(running: InProcess, clien
 def test_a_changed_permission_reaches_pulls_and_name_servers(running: InProcess, client: Client) -> None:
     client.send("T")
     told: list[bool] = []
-    running.broker.on_topics_changed = lambda: told.append(True)
+    running.broker.topic_changes.on_published = lambda: told.append(True)
     version = running.broker.topics.data_version
     update(client, "brokerPermission=2\n")
     assert told == [True]

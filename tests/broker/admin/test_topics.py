@@ -68,7 +68,7 @@ def test_an_identical_configuration_makes_no_new_version(running: InProcess, cli
 
 def test_name_servers_are_told_before_the_answer(running: InProcess, client: Client) -> None:
     told: list[bool] = []
-    running.broker.on_topics_changed = lambda: told.append("T" in running.broker.topics)
+    running.broker.topic_changes.on_published = lambda: told.append("T" in running.broker.topics)
     create(client, "T")
     assert told == [True]
 

@@ -7,30 +7,15 @@ from typing import Any
 
 import pytest
 
-from broker.discovery.registrar import Registrar
-from broker.namesrv.handlers import name_server_handlers
-from broker.namesrv.server import NameServer
-from broker.remoting.session import Session
 from broker.state.groups import SubscriptionGroupConfig
-from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.record import decode_record, encode_host, encode_record
-from ropewalk.format.remoting import JSON, ROCKETMQ, Command
-from tests.broker.harness import Client, InProcess, heartbeat_body, pull_ext, request, send_ext
+from ropewalk.format.remoting import JSON, ROCKETMQ
+from tests.broker.harness import Client, InProcess, heartbeat_body, pull_ext, send_ext, told
 from tests.support.clocks import START_MS
-from tests.support.links import FakeLink
 
 StartBroker = Callable[..., InProcess]
 KINDS = pytest.mark.parametrize("kind", [JSON, ROCKETMQ], ids=["json", "binary"])
-NOTIFY = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-
-
-def told(client: Client) -> list[str]:
-    """The groups of which this client was told, after the tick that tells."""
-    client.owner.tick(50)
-    pushed = client.answers()
-    assert all(c.code == NOTIFY and c.is_oneway and not c.is_response for c in pushed)
-    return [c.ext["consumerGroup"] for c in pushed]
 
 
 def members(client: Client, group: str = "cg") -> list[str]:
@@ -134,63 +119,12 @@ def test_some_groups_are_never_told(running: InProcess, why: str) -> None:
     assert members(first) == ["a", "b"]
 
 
-def test_a_thousand_that_join_together_are_each_told_once(running: InProcess) -> None:
-    clients = [running.connect() for _ in range(1000)]
-    for n, client in enumerate(clients):
-        client.heartbeat(client_id=f"c{n}")
-    running.tick(50)
-    assert all(len(client.answers()) == 1 for client in clients)
-    for client in clients[:999]:
-        client.disconnect()
-    assert told(clients[999]) == ["cg"]
-    running.tick(50)
-    assert all(client.answers() == [] for client in clients)
-
-
-def test_news_about_several_groups_are_told_for_each(running: InProcess) -> None:
-    client = running.connect()
-    client.heartbeat(group="g1")
-    client.heartbeat(group="g2")
-    assert told(client) == ["g1", "g2"]
-
-
 def test_a_group_that_may_not_be_made_is_skipped_without_a_word(start_broker: StartBroker) -> None:
     running = start_broker(autoCreateSubscriptionGroup=False)
     client = running.connect()
     assert client.heartbeat().code == 0
     assert members(client) == []
     assert "%RETRY%cg" not in running.broker.topics
-
-
-@pytest.mark.parametrize("model", ["CLUSTERING", "BROADCASTING"])
-def test_the_retry_topic_is_with_the_name_server_before_the_heartbeat_is_answered(
-    running: InProcess, model: str
-) -> None:
-    server = NameServer(running.clock.monotonic)
-    registrar = Registrar(
-        {
-            "brokerName": "broker-a",
-            "brokerAddr": "127.0.0.1:10911",
-            "clusterName": "DefaultCluster",
-            "haServerAddr": "127.0.0.1:10912",
-            "brokerId": "0",
-        },
-        lambda: running.broker.topics.register_body(6),
-        period_s=30,
-        call_s=5,
-        local=server,
-        remote=(),
-    )
-    running.broker.on_topics_changed = registrar.changed
-    names = Session(FakeLink(("127.0.0.1", 9)), name_server_handlers(server), server.closed)
-    client = running.connect()
-    client.feed(request(RequestCode.HEART_BEAT, body=heartbeat_body(model=model)))
-    # The turn has ended, and only now its answers leave.
-    answer = server.handle(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "%RETRY%cg"}), names)
-    assert answer is not None and answer.code == 0
-    config = running.broker.topics.get("%RETRY%cg")
-    assert config is not None
-    assert (config.read_queues, config.write_queues, config.perm) == (1, 1, 6)
 
 
 def test_a_heartbeat_makes_as_many_retry_queues_as_the_group_wants(running: InProcess) -> None:
@@ -401,20 +335,3 @@ def test_too_many_look_ups_are_answered_at_once(running: InProcess, monkeypatch:
     assert client.pull("T").code == 0, "what needs no disk goes on"
     assert client.call(RequestCode.SEND_MESSAGE_V2, send_ext("T")).code == 0
     assert client.call(RequestCode.PULL_MESSAGE, pull_ext("T", queueOffset=2)).code == 19
-
-
-def test_consumers_of_a_topic_are_told_when_its_route_is_known(running: InProcess) -> None:
-    waits, other = running.connect(), running.connect()
-    waits.call(RequestCode.HEART_BEAT, body=heartbeat_body("c1", "cg", {"late": "*"}, model="BROADCASTING"))
-    other.call(RequestCode.HEART_BEAT, body=heartbeat_body("c2", "other", {"U": "*"}))
-    topics = running.broker.topics
-    running.broker.announce_routes(topics.generation)
-    assert told(waits) + told(other) == ["other"], "that its group has changed: broadcasting knows no members"
-    before = topics.generation
-    topics.update(TopicConfig("late"), running.clock.ms)
-    running.broker.announce_routes(before)
-    assert told(waits) == [], "the name server has an older table"
-    running.broker.announce_routes(topics.generation)
-    assert told(waits) == ["cg"] and told(other) == []
-    running.broker.announce_routes(topics.generation)
-    assert told(waits) == [], "told once"

@@ -43,7 +43,7 @@ def test_a_follower_takes_no_write_and_tells_where_the_leader_is(tmp_path: Path)
         follower = next(each for each in group.members.values() if each is not leader)
         answer = follower.connect().call(*session.request(Put(b"k", b"v")))
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert answer.ext["leader"] == ":".join(map(str, leader.broker.address))
+        assert answer.ext["leader"] == ":".join(map(str, leader.broker.context.address))
         assert f"the leader it knows is {leader.id}" in (answer.remark or "")
 
 
@@ -206,6 +206,7 @@ def test_another_epoch_is_refused_with_the_regions_as_they_are(tmp_path: Path) -
 def test_every_member_tells_where_the_leader_is_and_how_far_it_is_itself(tmp_path: Path) -> None:
     with KvGroup(tmp_path) as group:
         leader = group.region_leader()
+        address = ":".join(map(str, leader.broker.context.address))
         Session(leader)
         group.all_applied()
         for member in group.members.values():
@@ -213,7 +214,7 @@ def test_every_member_tells_where_the_leader_is_and_how_far_it_is_itself(tmp_pat
                 "regions"
             ]
             assert told == {
-                "id": 0, "start": "", "end": "", "epoch": 1, "leader": ":".join(map(str, leader.broker.address)),
+                "id": 0, "start": "", "end": "", "epoch": 1, "leader": address,
             }  # fmt: skip
             (status,) = msgspec.json.decode(member.connect().call(RequestCode.ROPEWALK_KV_STATUS).body)[
                 "regions"

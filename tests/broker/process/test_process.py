@@ -20,6 +20,7 @@ from broker.process.options import BrokerOptions
 from broker.remoting.session import Session
 from broker.replication.group_member import LogReplaced
 from broker.settings.config import METRICS_PORT, METRICS_PORTS, load_config
+from broker.state.topics import TopicConfig
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RopewalkError
@@ -36,7 +37,7 @@ from tests.support.processes import (
     running_broker,
     stop,
 )
-from tests.support.waiting import until
+from tests.support.waiting import until, until_async
 
 V2 = RequestCode.SEND_MESSAGE_V2
 
@@ -483,6 +484,41 @@ def test_a_member_that_opens_its_store_again_is_linked_to_others_when_it_is_open
     process.close()
     refused, welcome = greetings
     assert refused == b"" and welcome != b""
+
+
+def test_a_broker_that_opened_its_store_again_announces_new_topics_and_measures_the_delays_of_its_loop(
+    tmp_path: Path,
+) -> None:
+    settings = (
+        f"storePathRootDir={tmp_path}",
+        "mappedFileSizeCommitLog=1048576",
+        "listenPort=0",
+        "haListenPort=0",
+        "namesrvPort=0",
+        "metricsExporterType=DISABLE",
+    )
+    config = load_config(settings=settings, environ={}, local_ip=lambda: "127.0.0.1")
+    process = BrokerProcess(config, BrokerOptions())
+    process.start()
+
+    def is_measured() -> bool:
+        return sum(process.broker.metrics.loop_delays.counts) > 0
+
+    async def open_again() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(process.shell.run)
+            nursery.start_soon(process._tick)
+            await until_async(is_measured)
+            await process._cut(process.broker, LogReplaced())
+            broker = process.broker
+            broker.topics.update(TopicConfig("New", 1, 1), broker.context.now_ms())
+            broker.topic_changes.note()
+            await until_async(lambda: not broker.topics.unannounced)
+            await until_async(is_measured)
+            nursery.cancel_scope.cancel()
+
+    trio.run(open_again)
+    process.close()
 
 
 def test_the_shell_hears_as_a_turn_ends_that_pulls_were_put_off(tmp_path: Path) -> None:

@@ -199,15 +199,6 @@ def test_a_topic_is_made_with_the_queues_asked_for_up_to_the_create_keys(running
         assert (config.read_queues, config.write_queues, config.perm) == (given_, given_, 6)
 
 
-def test_new_topics_are_told_once_and_in_the_turn_that_made_them(running: InProcess) -> None:
-    """What a turn owes leaves when it has ended, so a producer never hears of its topic before the name servers do."""
-    client = running.connect()
-    told: list[bool] = []
-    running.broker.on_topics_changed = lambda: told.append("T9" in running.broker.topics)
-    client.feed(b"".join(request(V2, send_ext(f"T{number}")) for number in range(10)))
-    assert told == [True]
-
-
 @pytest.mark.parametrize("key", ["TBW102", "DefaultCluster", "broker-a"])
 def test_without_automatic_topics_every_create_key_is_answered_17(
     start_broker: StartBroker, key: str

@@ -350,7 +350,9 @@ def test_a_rocketmq_broker_is_not_asked(tmp_path: Path, monkeypatch: pytest.Monk
     with two_copies(tmp_path, monkeypatch, checksums=True) as (own, other, link):
         damage = own.broker.store.damage
         assert damage is not None
-        del other.broker.handlers.cold[RequestCode.ROPEWALK_CHALLENGE]  # it answers 3, as RocketMQ does
+        del other.broker.processors.handlers.cold[
+            RequestCode.ROPEWALK_CHALLENGE
+        ]  # it answers 3, as RocketMQ does
         with structlog.testing.capture_logs() as told:
             trio.run(mend_once, mending_of(own.broker), damage)
         assert "b:1 is a RocketMQ broker" in told[-1]["finding"]

@@ -197,7 +197,7 @@ def test_a_batch_ends_at_the_brokers_where_it_began_and_the_next_uses_new_ones(
     third = next(rows)
     task(begin(options), 2, third)
     pair.kill("b")
-    impatient = options_of(pair.namesrv, TOPIC, sendTimeoutMs="1s")
+    impatient = options_of(pair.namesrv, TOPIC, sendTimeoutMs="3s")
     with Admin(pair.namesrv) as admin:
         pair.until(lambda: len(brokers_of(admin)) == 1, "the name server misses broker-b")
     with pytest.raises(WriteFailed, match="a batch has to end where it began"):

@@ -404,7 +404,7 @@ def test_a_master_that_dies_between_two_lists_is_followed_to_the_next(
 def test_a_broker_that_is_gone_for_good_is_waited_for_once(cluster: FakeCluster) -> None:
     cluster.create_topic("T")
     report = Report("T")
-    with refusing_address() as dead, Client(cluster.address, timeout=0.3) as client:
+    with refusing_address() as dead, Client(cluster.address, timeout=1.0) as client:
         elect(cluster, 999, dead)
         sender = Sender(client, "T", client.write_queues("T"), report)
         produce(sender, iter([[Message(b"x")], [Message(b"y")]]), Interrupts())

@@ -43,7 +43,7 @@ class Both:
         self.taken = 0
         self.version = 0
         """Of the latest subscription."""
-        pull_by_template = self.fast.broker.pulls.pull_by_template
+        pull_by_template = self.fast.broker.processors.pulls.pull_by_template
 
         def counting(session: Session, templates: PullTemplates, payload: bytes) -> bool:
             taken = pull_by_template(session, templates, payload)
@@ -51,7 +51,7 @@ class Both:
             return taken
 
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(self.fast.broker.pulls, "pull_by_template", counting)
+        patch.setattr(self.fast.broker.processors.pulls, "pull_by_template", counting)
         self.clients: list[tuple[Client, Client]] = []
         self.connect()
 
@@ -145,7 +145,7 @@ def a_change(chance: random.Random, both: Both) -> None:
         elif kind == 7:
             broker.replication.limits.unread = None if able else "it is not known who is the master"
         elif kind == 8:
-            broker.pulls.configure(rules)
+            broker.processors.pulls.configure(rules)
         elif kind == 9:
             broker.groups.set_forbidden("cg", "T", 0 if able else READ_FORBIDDEN, START_MS)
         elif kind == 10 and not able:
@@ -167,7 +167,7 @@ def all_is_well(both: Both) -> None:
             broker.groups.update(changed, START_MS)
         broker.groups.set_forbidden("cg", "T", 0, START_MS)
         broker.replication.limits.unread = None
-        broker.pulls.configure(PullRules())
+        broker.processors.pulls.configure(PullRules())
 
 
 def a_pull(chance: random.Random, opaque: int) -> bytes:

@@ -142,7 +142,7 @@ def test_of_a_known_header_no_message_is_judged_by_itself(
         return send_of(n, **{**asked, **late})
 
     client.feed(b"".join(frame(n) for n in range(2)))
-    sends = running.broker._sends
+    sends = running.broker.processors.sends
     monkeypatch.setattr(sends, "place", None)
     client.feed(b"".join(frame(n) for n in range(2, 42)))
     running.settle()

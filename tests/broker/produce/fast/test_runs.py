@@ -237,7 +237,7 @@ def test_an_opaque_that_is_no_number_of_the_protocol_is_not_taken_for_one(pair: 
 def test_most_of_a_loads_messages_take_the_fast_way(running: InProcess) -> None:
     client = running.connect()
     client.send("T")
-    intake = running.broker.intake
+    intake = running.broker.processors.intake
     assert intake is not None
     payloads = [request(V2, send_ext("T"), b"x", opaque=n)[4:] for n in range(10)]
     assert intake.take_run(client.session, payloads, 0) == 10
@@ -251,7 +251,7 @@ def test_most_of_a_loads_messages_take_the_fast_way(running: InProcess) -> None:
 def test_the_first_message_to_each_queue_of_a_topic_that_is_there_is_taken_with_the_others(
     running: InProcess,
 ) -> None:
-    intake = running.broker.intake
+    intake = running.broker.processors.intake
     assert intake is not None
     for topic in "CD":
         running.broker.topics.update(TopicConfig(topic, 4, 4), START_MS)

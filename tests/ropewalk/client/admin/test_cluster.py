@@ -21,9 +21,9 @@ from ropewalk.client.admin.results import (
 )
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import Rejected, RemoteProtocolError, RopewalkError
+from ropewalk.errors import Rejected, RemoteProtocolError, RopewalkError, TryLater
 from ropewalk.format.remoting import Command
-from tests.ropewalk.client.scripted import Script
+from tests.ropewalk.client.scripted import Script, route_body
 
 CLUSTERS = {
     "brokerAddrTable": {
@@ -113,6 +113,17 @@ def test_a_change_stops_at_the_first_broker_that_refuses_and_tells_where(cluster
         cluster.script.hold(cluster.core.set_broker_config({"maxMessageSize": "1"}))
     assert refused.value.code == ResponseCode.NO_PERMISSION
     assert cluster.asked(RequestCode.UPDATE_BROKER_CONFIG) == ["a:1", "a:2", "b:1"]
+
+
+def test_a_broker_whose_key_index_is_behind_is_asked_again_until_it_has_caught_up(cluster: Cluster) -> None:
+    answers = [ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_BUSY, ResponseCode.QUERY_NOT_FOUND]
+    cluster.script.routes["orders"] = route_body("b")
+    cluster.script.handler = lambda address, command: command.reply(answers.pop(0), "the index is behind")
+    assert cluster.script.hold(cluster.core.messages_by_key("orders", "k")) == []
+    assert cluster.asked(RequestCode.QUERY_MESSAGE) == ["b:1"] * 3 and len(cluster.script.pauses) == 2
+    cluster.script.handler = lambda address, command: command.reply(ResponseCode.SYSTEM_BUSY, "is behind")
+    with pytest.raises(TryLater, match="is behind"):
+        cluster.script.hold(cluster.core.messages_by_key("orders", "k"))
 
 
 def test_every_name_server_is_told(cluster: Cluster) -> None:
