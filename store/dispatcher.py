@@ -94,7 +94,7 @@ class Dispatcher:
             self._write_back.mark_dirty(before)
 
     def shown(self, offset: int) -> None:
-        """Give up what was replaced by records before this log offset, which consumers may see now. HOT."""
+        """Give up entries that records before this log offset replaced, which consumers may see now. HOT."""
         while self._replaced and self._replaced[0].offset < offset:
             before = self._replaced.popleft().before
             entries = before.written - before.first
@@ -102,14 +102,14 @@ class Dispatcher:
             self._write_back.remove_queue(entries, before.directory)
 
     def take_back(self) -> None:
-        """Undo what records that are not shown have replaced; the caller takes back other entries of theirs."""
+        """Restore entries that records replaced which are not shown; the caller takes back other entries of theirs."""
         while self._replaced:
             _offset, queue, before = self._replaced.pop()
             queue.attach(before)
             self._write_back.mark_dirty(queue)
 
     def forget(self, gone: Collection[ConsumeQueue]) -> int:
-        """Forget what was replaced in queues that were deleted; return how many of its entries are in files."""
+        """Forget replaced entries of queues that were deleted; return how many of them are in files."""
         entries = 0
         for each in [each for each in self._replaced if each.queue in gone]:
             self._replaced.remove(each)
