@@ -278,8 +278,9 @@ def test_a_full_disk_takes_fewer_bytes_and_goes_on_when_there_is_room(master: Wo
     with world.opened(disk) as store:
         follower = store.follow()
         disk.full = True
-        at = 0
-        for _ in range(200):
+        at = turns = 0
+        while turns < 200 or store.full is None:
+            turns += 1
             store.begin_turn()
             store.run_completions()
             at += follower.append(at, data[at : at + SEGMENT_SIZE - at % SEGMENT_SIZE])
@@ -288,8 +289,7 @@ def test_a_full_disk_takes_fewer_bytes_and_goes_on_when_there_is_room(master: Wo
             store.tick()
             time.sleep(0.0005)
         assert at < len(data) and at % SEGMENT_SIZE == 0, "the segments that were ready are filled"
-        assert store.full is not None
-        assert disk.asked < 40, "a full disk is not asked at every turn"
+        assert disk.asked < turns / 5, "a full disk is not asked at every turn"
         disk.full = False
         give_up = time.monotonic() + 30
         while at < len(data):
