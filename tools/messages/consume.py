@@ -167,7 +167,7 @@ def choose_sources(
 def wait_for_sources(
     choose: Callable[[], list[TopicQueue]], forget_routes: Callable[[], None], interrupts: Interrupts
 ) -> tuple[list[TopicQueue], bool]:
-    """Return what `choose` does, once every topic is there; and whether one had to be waited for.
+    """Return the queues that `choose` returns once every topic is there, and whether one had to be waited for.
 
     Raises `KeyboardInterrupt` at Ctrl-C, and what `choose` does of everything else.
     """
