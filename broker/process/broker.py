@@ -36,8 +36,7 @@ from broker.process.reopening import keep_aside, when_room
 from broker.process.service_manager import notify
 from broker.process.stop_signals import StopSignals
 from broker.process.table_saver import Kept, TableSaver
-from broker.remoting.connection import Connection
-from broker.remoting.connection import Session as Served
+from broker.remoting.connection import Connection, ConnectionHandler
 from broker.remoting.session import Handlers, Session
 from broker.remoting.shell import Shell
 from broker.replication.group_member import LogCut, LogReplaced, OwnGroup
@@ -240,7 +239,7 @@ class BrokerProcess:
         handlers = name_server_handlers(name_server)
         return lambda link: Session(link, handlers, name_server.closed, budget=self.broker.budget)
 
-    def _new_member(self, link: Connection) -> Served:
+    def _new_member(self, link: Connection) -> ConnectionHandler:
         # The broker that is being closed would go on to answer for its groups, on a link that the next one cannot see.
         return self._refused(link) if self._is_reopening else self.broker.group.accept(link)
 

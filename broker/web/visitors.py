@@ -57,7 +57,7 @@ class Visitors:
         self._is_told = False
 
     async def serve(self, stopped: Callable[[], Awaitable[None]]) -> None:
-        """Serve until `stopped` returns; who is being answered then has a moment to take the answer."""
+        """Serve until `stopped` returns; an answer that is on its way then has a moment to be taken."""
         async with trio.open_nursery() as nursery:
             async with trio.open_nursery() as door:
                 door.start_soon(self._accept, nursery)
