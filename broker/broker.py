@@ -4,8 +4,9 @@
 `end_turn`. In `end_turn` everything moves that the turn made possible: the store publishes, pulls that waited for
 what is now readable are answered, producers whose bytes are now flushed are answered. Nothing in it waits.
 
-Here all parts are made and meet. Left to others: who handles what (`processors`), when messages are refused
-(`refusal`), when producers are answered (`acknowledgement`), who hears of changed topics (`discovery.topic_changes`).
+Here all parts meet. Left to others: what is kept (`assembly`), who handles what (`processors`), when messages are
+refused (`refusal`), when producers are answered (`acknowledgement`), who hears of changed topics
+(`discovery.topic_changes`).
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ import structlog
 from broker.acknowledgement import Acknowledgement
 from broker.admin.base import AdminContext
 from broker.adoption import TopicAdoption
+from broker.assembly import new_context
 from broker.config_files import ConfigFiles
 from broker.consume.filters import FilterRules, FilterTable
 from broker.consume.member_notifier import MemberNotifier
-from broker.context import BrokerContext
 from broker.discovery.topic_changes import TopicChanges
 from broker.intake import FastIntake
 from broker.metrics.snapshot import Family, HistogramFamily, Metrics, Source
@@ -42,34 +43,17 @@ from broker.rules import (
     bloom_geometry,
     placement_rules,
     read_limits,
-    store_config,
-    timer_rules,
-    topic_rules,
 )
 from broker.settings.config import BrokerConfig
-from broker.state.clients import ClientRegistry
-from broker.state.groups import GroupTable
-from broker.state.offsets import OffsetTable
-from broker.state.statistics import Statistics
-from broker.state.topics import TopicTable
 from broker.timers.delay_progress import DelayProgress
-from broker.timers.delay_service import DelayService
 from broker.timers.deliveries import Deliveries
 from broker.timers.placement import Placement
-from broker.timers.timer_service import TimerService
 from broker.transactions.service import TransactionService
-from broker.waiting.catch_up_pulls import CatchUpPulls
-from broker.waiting.pending_acks import AckQueue
 from ha.dledger.storage import LogStorage, ReplicaStore
-from ropewalk.format.record import encode_host
 from store.io.disk import Disk
 from store.io.workers import Worker
 from store.log.durable_bound import boot_id
-from store.message_store import MessageStore
 from store.read.bulk import BulkReader
-from store.read.reader import Reader
-from store.timer.progress import ProgressPage
-from store.timer.timer_store import TimerStore
 
 log = structlog.get_logger("broker")
 
@@ -96,68 +80,47 @@ class Broker:
         `clock` tells seconds finely, for statistics and the shares of a turn.
         """
         self._wake = wake
-        host = encode_host(ip or address[0], address[1])
-        self.store = MessageStore(store_config(config, host), disk, now_ms, wake)
-        self.topics = TopicTable(topic_rules(config))
-        self.groups = GroupTable(auto_create_subscription_group=config.auto_create_subscription_group)
-        self.offsets = OffsetTable(now_ms)
-        self.filters = FilterTable(FilterRules.of(config), bloom_geometry(config))
-        self.clients = ClientRegistry(self.groups.notifies, expiry_ms=config.channel_expired_timeout)
-        self.clients.group_left = lambda group: self.filters.unregister(group, now_ms())
-        self._notifier = MemberNotifier()
-        self.topic_changes = TopicChanges(self.topics, self.clients, self._notifier)
-        self.statistics = Statistics(config.broker_cluster_name, now_ms(), clock)
-        self.rpc_times = self.statistics.rpc
-        self.acks = AckQueue(self.rpc_times)
-        self.reader = Reader(self.store.log, read_limits(config), self.store.completions)
-        levels = self.store.config.delay_levels
-        self.delays = DelayService(levels, self.store, self.reader, self.topics, self.statistics, now_ms)
-        root, boot = config.store_path_root_dir, boot_id(disk)
-        self.timers = TimerService(
-            TimerStore(root, timer_rules(config), disk),
-            ProgressPage(root, disk, boot),
-            self.store,
-            self.reader,
-            self.statistics,
-            now_ms,
-            lambda name: Worker(f"ropewalk-timer-{name}", self.store.completions),
-            enabled=config.timer_wheel_enable,
-            serves=self.topics.__contains__,
-        )
-        self._placement = Placement(
-            placement_rules(config), self.delays, self.store, self.timers.timers.waiting_at, now_ms
-        )
-        self.context = context = BrokerContext(
-            config=config,
+        self.context = context = new_context(
+            config,
             address=address,
+            ip=ip,
             disk=disk,
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
             rng=rng,
-            store=self.store,
-            reader=self.reader,
-            topics=self.topics,
-            groups=self.groups,
-            offsets=self.offsets,
-            clients=self.clients,
-            statistics=self.statistics,
-            delays=self.delays,
-            timers=self.timers,
-            acks=self.acks,
-            catch_up_pulls=CatchUpPulls(config.catch_up_read_ratio, clock),
-            topics_changed=self.topic_changes.note,
+            wake=wake,
+            clock=clock,
+        )
+        self.store = context.store
+        self.reader = context.reader
+        self.topics = context.topics
+        self.groups = context.groups
+        self.offsets = context.offsets
+        self.clients = context.clients
+        self.statistics = context.statistics
+        self.rpc_times = context.rpc_times
+        self.delays = context.delays
+        self.timers = context.timers
+        self.acks = context.acks
+        self.held_pulls = context.held_pulls
+        self.catch_up_pulls = context.catch_up_pulls
+        self.filters = FilterTable(FilterRules.of(config), bloom_geometry(config))
+        self.clients.group_left = lambda group: self.filters.unregister(group, now_ms())
+        self._notifier = MemberNotifier()
+        self.topic_changes = TopicChanges(self.topics, self.clients, self._notifier)
+        context.topics_changed = self.topic_changes.note
+        self._placement = Placement(
+            placement_rules(config), self.delays, self.store, self.timers.timers.waiting_at, now_ms
         )
         refusal = Refusal(context)
         self._adoption = TopicAdoption(context, lambda: self.group.is_leader)
-        self.held_pulls = context.held_pulls
-        self.catch_up_pulls = context.catch_up_pulls
         self.bulk_reader = BulkReader(
             self.store.log, self.store.completions, warm_window=config.warm_window_bytes
         )
         progress = DelayProgress(
-            root,
+            config.store_path_root_dir,
             disk,
-            boot,
+            boot_id(disk),
             lambda: Worker("ropewalk-delay", self.store.completions),
             has_page=not self.store.may_be_cut,
         )

@@ -1,8 +1,8 @@
 """`BrokerContext`: what every request handler may know of its broker, and nothing of who handles what.
 
-One object with the configuration, the clocks, the store and the tables. `broker.broker` builds it and hands it to
-handlers; a handler that needs more (the group, the delay service) is given that as an argument of its own. So a
-handler can be read without the composition root, and a test can build one over tables alone.
+One object with the configuration, the clocks, the store and the tables. `broker.assembly` builds it, and
+`broker.broker` hands it to handlers; a handler that needs more (the group, the delay service) is given that as an
+argument of its own. So a handler can be read without the composition root, and a test can build one over tables alone.
 
 `config` and `ha_status` are replaced whole while the broker runs: read them here each time, keep no copy.
 """
@@ -89,8 +89,8 @@ class BrokerContext:
     timers: TimerService
     acks: AckQueue
     catch_up_pulls: CatchUpPulls
-    topics_changed: Callable[[], None]
-    """Has name servers and the config file hear of a changed topic table when this turn ends."""
+    topics_changed: Callable[[], None] = lambda: None
+    """Has name servers and the config file hear of changed topics when this turn ends; replaced by the broker."""
     find_route: FindRoute = field(init=False)
     """Finds the queues of a topic on all brokers: `own_route`, until a process has name servers to ask."""
     held_pulls: PullHold = field(default_factory=PullHold)

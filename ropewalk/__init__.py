@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from ropewalk.client.blocking.pull_consumer import PullConsumer
     from ropewalk.client.blocking.push_consumer import PushConsumer
     from ropewalk.client.blocking.transaction_producer import TransactionProducer
+    from ropewalk.client.core.addresses import BadAddress
     from ropewalk.client.core.connection import NotOpen, Unreachable
     from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater, TopicQueue
     from ropewalk.client.core.consume.skipped import Skipped
+    from ropewalk.client.core.directory import NoNameServer
     from ropewalk.client.core.messages import Message, SendResult, SendStatus
     from ropewalk.client.core.produce.transacting import Outcome, Transaction
     from ropewalk.client.core.request_reply import NoReply, ReplyMessage
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
         TryElsewhere,
         TryLater,
     )
+    from ropewalk.filter.sql92.tokens import SqlSyntaxError
 
 __version__ = "0.1.0"
 
@@ -83,7 +86,10 @@ __all__ = [
     "TryElsewhere",
     "OutcomeUnknown",
     "Unreachable",
+    "NoNameServer",
     "NotOpen",
+    "BadAddress",
+    "SqlSyntaxError",
 ]
 
 _HOMES = {
@@ -97,6 +103,9 @@ _HOMES = {
     "ropewalk.client.blocking.pull_consumer": ("PullConsumer",),
     "ropewalk.client.blocking.push_consumer": ("PushConsumer",),
     "ropewalk.client.blocking.transaction_producer": ("TransactionProducer",),
+    "ropewalk.client.core.addresses": ("BadAddress",),
+    "ropewalk.client.core.directory": ("NoNameServer",),
+    "ropewalk.filter.sql92.tokens": ("SqlSyntaxError",),
     "ropewalk.client.core.connection": ("NotOpen", "Unreachable"),
     "ropewalk.client.core.messages": ("Message", "SendResult", "SendStatus"),
     "ropewalk.client.aio.producer": ("AsyncProducer",),

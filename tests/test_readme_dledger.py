@@ -19,7 +19,7 @@ from tests.support.processes import checkout_command, checkout_environment
 from tests.support.waiting import until
 
 TOUR = text_of("docs/tour/dledger.md")
-CLIENT_PORTS, PEER_PORTS = (10911, 10921, 10931, 10941, 10951), (40911, 40912, 40913, 40914, 40915)
+CLIENT_PORTS, PEER_PORTS = (10911, 10921, 10931, 10941, 10951), (20911, 20912, 20913, 20914, 20915)
 
 
 def stand_in(folder: Path, namesrv: int, ports: list[int]) -> None:

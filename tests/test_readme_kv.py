@@ -28,7 +28,7 @@ def test_the_tour_of_the_key_value_store_does_what_it_shows(tmp_path: Path) -> N
         f"export NAMESRV_ADDR=127.0.0.1:{namesrv}\n"
         'case "$1" in\n'
         "  broker) unset NAMESRV_ADDR; shift\n"
-        f"    words=$(printf '%s ' \"$@\" | sed -e 's/:40911/:{peer}/')\n"
+        f"    words=$(printf '%s ' \"$@\" | sed -e 's/:20911/:{peer}/')\n"
         "    export ROPEWALK_METRICS_EXPORTER_TYPE=DISABLE\n"
         f"    exec {checkout} broker $words --set listenPort={port} --set namesrvPort={namesrv}"
         " ;;\n"

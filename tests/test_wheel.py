@@ -152,3 +152,27 @@ def test_the_installed_command_serves_produces_and_consumes(
         assert told["topic"] == "demo"
     assert broker.process.returncode == 0, "a stop that was asked for is not a failure"
     assert not Path(broker.ready["dataDir"]).exists(), "--ephemeral leaves nothing behind"
+
+
+@pytest.mark.slow
+def test_the_index_builder_of_an_installed_broker_is_found(
+    installed: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    with running_broker(installed, "--ephemeral", cwd=tmp_path, environment=environment) as broker:
+
+        def ropewalk(*words: str) -> str:
+            server = ("--name-server", broker.namesrv)
+            return run(*installed, *words, *server, cwd=tmp_path, environment=environment)
+
+        ropewalk("produce", "demo", "hello", "--keys", "k1")
+        assert "hello" in ropewalk("admin", "message", "by-key", "demo", "k1")
+    assert "helper ended" not in (tmp_path / "broker-stderr.txt").read_text()
+
+
+@pytest.mark.slow
+def test_the_installed_command_carries_out_a_drill(
+    installed: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    words = ("drill", "run", "kill-restart", "--seconds", "1")
+    told = run(*installed, *words, cwd=tmp_path, environment=environment)
+    assert "verdict: clean" in told, "its brokers and its load are processes of their own"

@@ -61,9 +61,8 @@ class Queries:
             if found is None:
                 answer = _busy(request, "too many reads from disk")
             elif not found.records and behind > 0:
-                answer = _busy(
-                    request, f"the key index is {behind} bytes behind the log: ask again in a moment"
-                )
+                what_next = index.trouble or "ask again in a moment"
+                answer = _busy(request, f"the key index is {behind} bytes behind the log: {what_next}")
             else:
                 answer = _answer(request, found)
             session.outbox.send(request, answer)

@@ -86,7 +86,8 @@ class TimerRequests:
         if not config.recall_message_enable:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
-                "recall failed, operation is forbidden: recallMessageEnable is false on this broker",
+                "recall failed, operation is forbidden: recallMessageEnable is false on this broker. Set it in the "
+                "broker's configuration, or while it runs: ropewalk admin broker config set recallMessageEnable=true",
             )
         if broker.store.follower is not None:
             raise RequestRefused(

@@ -67,7 +67,9 @@ def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
     try:
         import pyspark
     except ImportError as exc:
-        raise SparkMissing(f"Spark is not installed ({exc}): pip install '.[spark]' from a checkout") from exc
+        raise SparkMissing(
+            f"Spark is not installed ({exc}): pip install -e '.[spark]' in a checkout"
+        ) from exc
     found = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
     if found < PYSPARK_MIN:
         raise SparkMissing(

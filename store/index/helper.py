@@ -69,6 +69,8 @@ class KeyIndex(ABC):
         """Every record that begins below this log offset can be found."""
         self.full_timestamp = 0
         """End time of the last file that became full and was flushed since the start, ms, or 0."""
+        self.trouble = ""
+        """Why the index is not built at the moment; empty while it is."""
         self.findings: list[str] = []
         """Messages for the log; the writer that puts them there clears the list."""
         self._now_ms = now_ms
@@ -136,6 +138,7 @@ class KeyIndex(ABC):
 
     def _took(self, position: int, full_timestamp: int, findings: list[str]) -> None:
         """The builder has come further."""
+        self.trouble = ""
         self.position = max(self.position, position)
         self.full_timestamp = max(self.full_timestamp, full_timestamp)
         self.findings += findings
@@ -308,7 +311,8 @@ class ProcessIndex(KeyIndex):
     def _gone(self, code: int | str) -> None:
         self._thread = self._process = None
         if not self._stopping:
-            self.findings.append(f"the index helper ended ({code}); it is started again in a moment")
+            self.trouble = f"the index helper ended ({code})"
+            self.findings.append(f"{self.trouble}; it is started again in a moment")
             # Who knows how far it came: what it was filling is built again.
             self._trusted_ms = max(self.full_timestamp, self._checkpoint_ms)
             self._log_end = max(self._log_end, self._asked[0])

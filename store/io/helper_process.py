@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 import ropewalk
+import store
 from store.io.disk import Disk, StoreLocked
 
 _PR_SET_PDEATHSIG = 1
@@ -30,16 +31,21 @@ def start_helper(module: str, order: str, bufsize: int = 0) -> subprocess.Popen[
 
     Raises OSError.
     """
-    rooms = Path(__file__).resolve().parent.parent
-    here = Path(ropewalk.__file__).resolve().parent.parent
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module, order, str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=bufsize,
         process_group=0,  # a Ctrl-C at the terminal is for the broker; why no session: see `set_idle_priority`
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(rooms), str(here))))},
+        env={**os.environ, "PYTHONPATH": module_path()},
     )
+
+
+def module_path() -> str:
+    """Return the PYTHONPATH by which a child process finds the packages of this one, in a checkout or installed."""
+    folders = [str(Path(str(package.__file__)).resolve().parent.parent) for package in (store, ropewalk)]
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return os.pathsep.join(dict.fromkeys((*folders, *given)))
 
 
 def helper_order() -> str:

@@ -48,6 +48,8 @@ def config_of(root: Path, **settings: object) -> BrokerConfig:
         "mappedFileSizeCommitLog": 1 << 20,
         "mappedFileSizeConsumeQueue": 20_000,
         "fastPathEnable": FAST_PATH,
+        # The time of an append is real: a process that stands still meanwhile says nothing about the disk.
+        "osPageCacheBusyTimeOutMills": 30_000,
         **settings,
     }
     words = [f"{key}={_word(value)}" for key, value in values.items()]

@@ -18,7 +18,7 @@ from tests.support.ports import free_ports
 from tests.support.processes import READY_TIMEOUT_S, checkout_command, checkout_environment, first_line
 from tests.support.waiting import until
 from tools.admin.ha import COLUMNS, status_rows
-from tools.admin.handover import Members, find_group
+from tools.admin.handover import HandoverFailed, Members, find_group
 
 SEGMENT_SIZE = 1 << 20
 PATIENCE_S = 60.0
@@ -117,10 +117,21 @@ class Group:
         try:
             with Admin(self.namesrv, timeout=2.0) as admin, Members(timeout=2.0) as members:
                 rows = status_rows(find_group(admin, members, BROKER))
-        except (RopewalkError, OSError):
+        except (RopewalkError, HandoverFailed, OSError):
             return {}
         keys = [key for _, key in COLUMNS]
         return {str(row[3]): dict(zip(keys, row, strict=True)) for row in rows}
+
+    def row_of(self, name: str) -> dict[str, Any]:
+        """What `ropewalk admin ha status` shows of one broker, once it shows it."""
+        address, rows = self.replicas[name].address, dict[str, dict[str, Any]]()
+
+        def is_shown() -> bool:
+            rows.update(self.status())
+            return address in rows
+
+        self.until(is_shown, f"the status of {name}")
+        return rows[address]
 
     def told(self) -> str:
         """The end of what every process wrote to standard error."""

@@ -41,11 +41,10 @@ def test_switches_under_load_lose_nothing_and_leave_equal_logs(tmp_path: Path) -
         found = group.consume("demo")
         assert set(load.acknowledged) <= set(found)
         assert len(found) == len(set(found)), "nothing was stored twice by the group"
-        rows = group.status()
-        assert rows[group.replicas["a"].address]["epoch"] == 2
-        assert rows[group.replicas["b"].address]["role"] == "SLAVE"
+        group.until(lambda: group.row_of("a")["epoch"] == 2, "the second epoch")
+        group.until(lambda: group.row_of("b")["role"] == "SLAVE", "b is a slave again")
         group.until(lambda: equal_logs(group, "a", "b"), "the logs are the same")
-        assert max(gaps) < 5_000
+        assert max(gaps) < 5_000 + ROOM_S * 1000
 
 
 @pytest.mark.slow
@@ -66,7 +65,7 @@ def test_after_a_kill_and_a_failover_everything_acknowledged_is_there_and_the_ol
         told = ready["mode"].split(" ")[0], ready["brokerId"], ready["epoch"]
         assert told == ("SLAVE", 1, 1), "the ready line tells the role that it has, not the one that it had"
         group.until_followed("b")
-        assert group.status()[group.replicas["a"].address]["brokerId"] == 1
+        group.until(lambda: group.row_of("a")["brokerId"] == 1, "a is a slave")
         with Load(group, "demo") as load:
             load.until(10)
         group.until(lambda: equal_logs(group, "a", "b"), "the logs are the same")
@@ -115,8 +114,9 @@ def test_a_failover_with_too_few_answers_is_refused_and_force_says_what_it_may_c
         refused = group.admin("failover", BROKER, status=1)
         assert "1 of 2 slaves accepted, 2 have to" in refused["error"]
         assert "at least 0 bytes are at risk as of" in refused["error"]
-        row = group.status()[group.replicas["b"].address]
-        assert (row["role"], row["epoch"]) == ("SLAVE", 0), "it was released"
+        group.until(
+            lambda: (group.row_of("b")["role"], group.row_of("b")["epoch"]) == ("SLAVE", 0), "released"
+        )
         unsaid = group.admin("failover", BROKER, "--force", status=2)
         assert "at least 0 bytes are at risk" in unsaid["error"] and "Nothing was done" in unsaid["error"]
         forced = group.admin("failover", BROKER, "--force", "--yes")
@@ -168,7 +168,7 @@ def test_a_watcher_fails_over_by_itself_and_says_so(tmp_path: Path) -> None:
             assert "the master is" in json.loads(watching.stdout.readline())["event"]
             group.kill("a")
             address = group.replicas["b"].address
-            group.until(lambda: group.status()[address]["role"] == "SYNC_MASTER", "b is the master")
+            group.until(lambda: group.row_of("b")["role"] == "SYNC_MASTER", "b is the master")
             events = [json.loads(watching.stdout.readline())["event"] for _ in range(2)]
             assert events[0] == "the master is gone: failing over" and events[1].startswith(
                 f"{address} is the master"
@@ -195,7 +195,7 @@ def test_a_slave_behind_retention_starts_anew_and_keeps_its_old_log_aside(tmp_pa
         group.until(
             lambda: call(a.address, RequestCode.DELETE_EXPIRED_COMMITLOG).code == 0, "it may be asked"
         )
-        group.until(lambda: group.status()[a.address]["maxOffset"] > 3 * SEGMENT_SIZE, "the log has rolled")
+        group.until(lambda: group.row_of("a")["maxOffset"] > 3 * SEGMENT_SIZE, "the log has rolled")
         group.until(lambda: not (a.root / "commitlog" / f"{0:020d}").exists(), "its oldest file is gone")
         group.start("b")
         group.until_followed("a")

@@ -46,9 +46,11 @@ class Broken(AssertionError):
 def _config(number: int, settings: tuple[tuple[str, str], ...]) -> BrokerConfig:
     ip = f"10.0.0.{number + 1}"
     role = "SYNC_MASTER" if number == 0 else "SLAVE"
+    # The time of an append is that of the real clock: a machine that stands still meanwhile is no part of a life.
+    every = {"osPageCacheBusyTimeOutMills": "30000", **dict(settings), "brokerRole": role}
     return load_config(
         config_file=None,
-        settings=[f"{key}={value}" for key, value in {**dict(settings), "brokerRole": role}.items()],
+        settings=[f"{key}={value}" for key, value in every.items()],
         named={
             "brokerIP1": ip,
             "brokerIP2": ip,

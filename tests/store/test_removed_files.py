@@ -65,8 +65,16 @@ def pass_time(world: World, store: MessageStore, seconds: int = 25) -> list[str]
         while time.monotonic() < until:
             store.run_completions()
             time.sleep(0.001)
+        wait_for(store, lambda: not is_busy(store))
         said += store.upkeep.take_findings()
     return said
+
+
+def is_busy(store: MessageStore) -> bool:
+    """Tell whether a helper thread has not come to its last order yet."""
+    assert store.upkeep.cleaner is not None
+    helpers = store.upkeep.cleaner._worker, store._write_back.worker, store._preallocator.worker
+    return any(each.pending for each in helpers)
 
 
 def read(store: MessageStore, offset: int) -> GetResult | None:

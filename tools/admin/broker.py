@@ -199,7 +199,10 @@ def stats(
     *,
     as_json: bool,
 ) -> None:
-    """Show the incoming and outgoing messages, by topic and group: each second, and in the last 24 hours."""
+    """Show the incoming and outgoing messages, by topic and group: each second, and in the last 24 hours.
+
+    A broker counts from its start on.
+    """
     columns = (
         ("topic", "topic"),
         ("group", "group"),
@@ -242,7 +245,10 @@ def list_clusters(
     *,
     as_json: bool,
 ) -> None:
-    """List the clusters: their brokers, and what went through them yesterday and today."""
+    """List the clusters: their brokers, and what went through them yesterday and today.
+
+    A broker counts from its start on.
+    """
     columns = (
         ("cluster", "cluster"),
         ("broker", "broker"),

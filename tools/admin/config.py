@@ -17,7 +17,7 @@ from ropewalk.client.admin.results import BrokerMember
 from ropewalk.client.blocking.admin import Admin
 from tools.admin.base import Cluster, Sheet, Yes, command, confirm, tell_skipped
 from tools.common.options import complete_broker
-from tools.common.output import UsageError, parse_pairs, print_json
+from tools.common.output import UsageError, note, parse_pairs, print_json
 
 config_app = typer.Typer(
     name="config", no_args_is_help=True, rich_markup_mode="markdown", help="A broker's settings."
@@ -163,6 +163,8 @@ def config_set(
         ("is", "value"),
     )
     Sheet(columns, rows).show(as_json=as_json, nothing="nothing was changed")
+    if rows:
+        note("a broker that was started without a configuration file forgets this when it stops")
 
 
 def title(member: BrokerMember) -> str:

@@ -549,7 +549,6 @@ def reset(
     It works for a group that is running as for one that is not. Examples:
 
         ropewalk admin group reset billing orders --to 2026-01-31T12:00:00
-
         ropewalk admin group reset billing orders --to offset:17 --queue 3
     """
     place = parse_start(to, "--to")

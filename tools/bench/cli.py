@@ -52,6 +52,7 @@ DEFAULT_TOPIC = "ropewalk-bench"
 
 app = typer.Typer(
     no_args_is_help=True,
+    rich_markup_mode="markdown",
     help="Measure a broker, Ropewalk or Apache RocketMQ, with a raw sender in a process of its own; or what a Python "
     "program gets from it, with `--client`.",
 )

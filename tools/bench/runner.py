@@ -11,10 +11,10 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 
 import msgspec
 
+from store.io.helper_process import module_path
 from tools.bench.link import LoadFailed
 from tools.bench.spec import Outcome, Spec
 from tools.common.interrupts import Interrupts
@@ -28,14 +28,11 @@ def run_load(spec: Spec, interrupts: Interrupts | None = None) -> Outcome:
     Raises `LoadFailed` only when the load process itself died; everything a server does wrong is told by
     the outcome. With `interrupts` a Ctrl-C ends the load early, and the outcome tells what had been counted.
     """
-    # The rooms may lie in a checkout or inside the installed package; the child finds them where we did.
-    home = str(Path(__file__).resolve().parents[2])
-    paths = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     child = subprocess.Popen(
         [sys.executable, "-m", "tools.bench.load"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, "PYTHONPATH": module_path()},
         process_group=0,  # a Ctrl-C of the terminal is ours alone; the load hears of it from us
     )
     limit_s = spec.warm_up_s + spec.duration_s + spec.reply_timeout_s + _GRACE_S

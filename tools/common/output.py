@@ -299,7 +299,7 @@ def hint_for(exc: RopewalkError) -> str | None:
             "DLedger group elects its leader by itself, within seconds (`ropewalk admin dledger status`)"
         )
     if isinstance(exc, Unreachable):
-        return "the name server knows this broker, but it cannot be reached from here: is it still running?"
+        return "is it still running, and can it be reached from here?"
     if exc.code == ResponseCode.TOPIC_NOT_EXIST and (exc.remark or "").endswith(NOBODY_CREATES_IT):
         return (
             "a broker registers when it is up, a DLedger group when it has a leader: `ropewalk admin broker list` "

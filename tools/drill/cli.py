@@ -46,6 +46,7 @@ ALL = "all"
 
 app = typer.Typer(
     no_args_is_help=True,
+    rich_markup_mode="markdown",
     help="Break a cluster on purpose, under load, and read what it cost.",
 )
 
@@ -141,7 +142,6 @@ def run(
     Examples:
 
         ropewalk drill run kill-master
-
         ropewalk drill run all --seconds 20 --report drills.html
     """
     with expected_errors(as_json=as_json):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
@@ -31,6 +31,9 @@ from tools.common.output import (
     report_error,
     telling,
 )
+
+if TYPE_CHECKING:
+    from ropewalk.client.core.consume.received import TopicQueue
 
 __all__ = ["consume", "produce", "pull"]
 
@@ -129,21 +132,18 @@ def produce(
 ) -> None:
     """Send messages to a topic: from the arguments, a file, or standard input, one for each line.
 
-    Each message is counted by what the broker answered. Exit codes: 0 every message was acknowledged,
-    1 some were not, 2 wrong use, 130 stopped by Ctrl-C.
+    Messages go to all queues in turn, several at a time, and keep their order within a queue; those of one
+    `--message-group` keep it altogether. Each message is counted by what the broker answered.
+
+    Exit codes: 0 every message was acknowledged, 1 some were not, 2 wrong use, 130 stopped by Ctrl-C.
 
     Examples:
 
         ropewalk produce demo "hello" "world"
-
         ropewalk produce demo --file orders.txt --tags new
-
         ropewalk produce demo "shipped" --keys order-7 --message-group order-7
-
         ropewalk produce demo "remind me" --delay 90s
-
         ropewalk produce demo "paid" --transaction commit
-
         tail -f app.log | ropewalk produce logs
     """
     from ropewalk.client.blocking.simple import Client
@@ -270,15 +270,18 @@ def consume(
             metavar="WHERE",
             help="earliest (or first), latest (or last), offset:N, a time (2026-01-31T12:00:00, local unless it "
             "names a zone), or milliseconds since 1970. Without it: earliest, and latest with --follow. With "
-            "--group it counts "
-            "only where the group has read nothing yet.",
+            "--group it counts only where the group has read nothing yet, and with latest a young topic, whose first "
+            "message is still at hand, is read from its beginning.",
         ),
     ] = None,
     count: Annotated[
         int | None, typer.Option("--count", "-c", min=0, help="Stop after so many messages.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Do not stop at the end of the topic; wait for more.")
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Do not stop at the end of the topic; wait for more, or for the topic."
+        ),
     ] = False,
     group: Annotated[
         str | None,
@@ -328,11 +331,8 @@ def consume(
     Examples:
 
         ropewalk consume demo
-
         ropewalk consume 'order*' --follow --format json
-
         ropewalk consume demo --group billing --follow
-
         ropewalk consume orders --sql "amount > 3 AND region = 'eu'"
     """
     from ropewalk.client.blocking.simple import Client
@@ -344,6 +344,7 @@ def consume(
         choose_sources,
         parse_form,
         parse_start,
+        wait_for_sources,
     )
     from tools.messages.consume import consume as read_all
 
@@ -370,7 +371,16 @@ def consume(
                 out.flush()
 
         with Client(name_server, timeout=timeout) as client:
-            sources = choose_sources(client, topics, queue, broker_name)
+
+            def choose() -> list[TopicQueue]:
+                return choose_sources(client, topics, queue, broker_name)
+
+            if follow:
+                sources, waited = wait_for_sources(choose, client.forget_routes, interrupts)
+                if waited and start is None:
+                    begin = parse_start("earliest")  # all of it is newer than this command
+            else:
+                sources = choose()
             names = sorted({source.topic for source in sources})
             several = len(names) > 1 or names != sorted(topics)
             look = Form(form, sys.stdout.isatty(), with_topic=several)
@@ -385,7 +395,7 @@ def consume(
                         tags,
                         follow,
                         count,
-                        lambda: choose_sources(client, topics, queue, broker_name),
+                        choose,
                         sql,
                     )
                     handled = read_all(

@@ -235,7 +235,7 @@ def exit_on_errors(as_json: bool) -> Iterator[None]:
             raise
         fail(
             f"`ropewalk pipeline` needs {exc.name}, which is not installed",
-            "from a checkout: pip install '.[spark]'",
+            "in a checkout: pip install -e '.[spark]'",
             exit_code=FAILED,
             as_json=as_json,
         )

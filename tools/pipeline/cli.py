@@ -114,9 +114,7 @@ def audit(
     Examples:
 
         ropewalk pipeline audit --store /mnt/a/store --replica /mnt/b/store
-
         ropewalk pipeline audit --store /var/lib/broker/store --digest a.json
-
         ropewalk pipeline audit --store /var/lib/broker/store --against a.json
     """
     with exit_on_errors(as_json):
@@ -285,9 +283,7 @@ def export(
     Examples:
 
         ropewalk pipeline export --store /var/lib/broker/store --lake /data/lake
-
         ropewalk pipeline export -n localhost:9876 -t orders --lake /data/lake --mode stream
-
         ropewalk pipeline export --lake /data/lake --compact --target-file-bytes 256m
     """
     with exit_on_errors(as_json):

@@ -135,7 +135,6 @@ def latency(
     Examples:
 
         ropewalk pipeline latency --store /var/lib/broker/store --window 10s
-
         ropewalk pipeline latency -n localhost:9876 -t orders --group billing --watch 2m --limit-ms 10000
     """
     with exit_on_errors(as_json):

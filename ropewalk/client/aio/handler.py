@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from types import TracebackType
 from typing import Any, cast
 
 import anyio
@@ -81,7 +82,7 @@ class HandlerCaller:
             if result is not None:
                 await self._take_result(result)
         except Exception as exc:
-            failure = exc
+            failure = exc.with_traceback(_of_the_program(exc.__traceback__))
         except BaseException as exc:
             if self._is_async and isinstance(exc, KeyboardInterrupt):
                 raise
@@ -116,6 +117,16 @@ class HandlerCaller:
             returned=repr(result)[:100],
             reason="the message counts as handled; to have it again, raise an exception, RetryLater for one",
         )
+
+
+def _of_the_program(traceback: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames, down to the last of this file, through which a handler is called."""
+    frame, below = traceback, traceback
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == __file__ and frame.tb_next is not None:
+            below = frame.tb_next
+        frame = frame.tb_next
+    return below
 
 
 def _is_cancelled() -> bool:

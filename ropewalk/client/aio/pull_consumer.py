@@ -63,7 +63,7 @@ class AsyncPullConsumer:
         name_servers: as in "host:port;host:port"; ROPEWALK_NAMESRV_ADDR or NAMESRV_ADDR if absent, else a local one.
         sql: further topics, each with an SQL92 expression over properties: {"orders": "amount > 3 AND region = 'eu'"}.
         consume_from: where a queue begins that the group never committed: "earliest", "latest", a datetime, or
-            milliseconds since 1970.
+            milliseconds since 1970. With "latest", a young queue, whose first message is still at hand, begins at that.
         on_skipped: called where messages are passed over.
         trace: tell the trace topic which messages were polled, in the background.
         trace_topic: the topic of the traces; the broker has it where `traceTopicEnable` says so.

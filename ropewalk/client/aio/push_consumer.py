@@ -119,7 +119,7 @@ class AsyncPushConsumer:
         on_error: called in the event loop with a message and what its handler raised; logs it by default.
         on_skipped: called in the event loop where messages are passed over.
         consume_from: where a queue begins that the group never committed: "earliest", "latest", a datetime, or
-            milliseconds since 1970.
+            milliseconds since 1970. With "latest", a young queue, whose first message is still at hand, begins at that.
         orderly: handle the messages of a queue one after the other, under a lock from the broker.
         broadcasting: have every member get every message.
         offsets_folder: where a broadcasting consumer keeps its progress; without it, it begins anew each time.

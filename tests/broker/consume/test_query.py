@@ -181,7 +181,9 @@ def test_nothing_found_in_an_index_that_is_behind_is_busy_and_what_is_found_is_t
         return client.answer(opaque)
 
     answer = late("new")
-    assert answer.code == ResponseCode.SYSTEM_BUSY and "behind the log" in (answer.remark or "")
+    assert answer.code == ResponseCode.SYSTEM_BUSY and "behind the log: ask again" in (answer.remark or "")
+    index.trouble = "the index helper ended (1)"
+    assert "behind the log: the index helper ended (1)" in (late("new").remark or "")
     assert bodies(late("old")) == [b"x"]
 
 

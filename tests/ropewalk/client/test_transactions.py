@@ -84,7 +84,7 @@ def test_a_check_decides_what_was_left(broker: RopewalkBroker) -> None:
             with producer.transaction(topic, Message(body, keys=body.decode())) as transaction:
                 transaction.leave()
             assert not transaction.confirmed
-        assert asked.wait(20)
+        assert asked.wait(60)
         assert bodies(broker, topic, 1) == [b"yes"]
     yes = next(message for message in seen if message.body == b"yes")
     assert (yes.topic, yes.keys) == (topic, ["yes"])
@@ -115,7 +115,7 @@ def test_large_bodies_are_shown_to_checks_as_they_were_sent(broker: RopewalkBrok
     with TransactionProducer(on_check, broker.namesrv, group=broker.group("shop")) as producer:
         with producer.transaction(topic, body) as transaction:
             transaction.leave()
-        assert seen.wait(20)
+        assert seen.wait(60)
 
 
 def test_what_cannot_be_is_told_at_once(broker: RopewalkBroker) -> None:
@@ -147,9 +147,10 @@ def test_under_both_loops(run: Run, broker: RopewalkBroker) -> None:
                 pass
             await producer.send_in_transaction(topic, b"local", local)
             await producer.send(topic, b"plain")
-            with anyio.move_on_after(0.05):
+            with anyio.CancelScope() as scope:
                 async with producer.transaction(topic, b"cancelled"):
-                    await anyio.sleep(10)
+                    scope.cancel()
+                    await anyio.sleep_forever()
             await checked.wait()
             await anyio.to_thread.run_sync(broker.messages, topic, 4)
 
@@ -174,5 +175,5 @@ def test_a_local_transaction_that_returns_no_outcome_is_left_to_the_check(broker
             producer.transaction(topic, b"x") as transaction,
         ):
             transaction.outcome = "commit"  # type: ignore[assignment]
-        assert asked.wait(30)
+        assert asked.wait(60)
         assert sorted(bodies(broker, topic, 2)) == [b"paid", b"x"]

@@ -257,5 +257,5 @@ def test_without_the_spark_extra_it_says_what_to_install() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert done.returncode == 3
-    assert "needs numpy" in done.stderr and "pip install '.[spark]'" in done.stderr
+    assert "needs numpy" in done.stderr and "pip install -e '.[spark]'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -13,7 +13,7 @@ from store.io.idle_worker import GiveWay, IdlePriorityWorker
 
 def until_ended(worker: IdlePriorityWorker) -> None:
     while worker.is_busy:
-        assert select.select([worker.ended], [], [], 30)[0]
+        assert select.select([worker.ended], [], [], 120)[0]
 
 
 def test_work_is_done_in_the_idle_class_and_ends() -> None:
@@ -66,7 +66,7 @@ def test_work_that_was_taken_back_does_nothing_more_and_what_comes_next_is_done_
         return work
 
     worker.begin(work("first"))
-    assert gave_way.acquire(timeout=30)
+    assert gave_way.acquire(timeout=120)
     worker.reclaim()
     worker.begin(work("never begun"))
     worker.reclaim()

@@ -67,7 +67,7 @@ def written(file: MappedFile) -> list[tuple[int, int]]:
 
 
 def until_brought(file: MappedFile, parts: list[tuple[int, int]]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while (now := brought(file)) != parts:
         assert time.monotonic() < deadline, now
         time.sleep(0.01)
@@ -92,7 +92,7 @@ def pid_of(helper: ProcessPrefaulter) -> int:
 
 
 def until_up(helper: ProcessPrefaulter) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not helper._has_come_up():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -170,7 +170,7 @@ def test_it_keeps_no_file_open_and_minds_none_that_is_gone(
     helper.bring(file, 0, SIZE, fast=True)
     until_brought(file, [(0, SIZE)])
     descriptors = Path(f"/proc/{pid_of(helper)}/fd")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while str(file.path) in [os.readlink(each) for each in descriptors.iterdir()]:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -29,7 +29,10 @@ SIZE = 200
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Iterator[ProcessQueueFileWriter]:
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessQueueFileWriter]:
+    """A writer that does not give its process up, however little of a busy processor that gets."""
+    monkeypatch.setattr(store.queues.queue_writer, "_ANSWER_S", 60.0)
+    monkeypatch.setattr(store.queues.queue_writer, "_SLOW_S", 60.0)
     files = ProcessQueueFileWriter(Disk(), tmp_path / "queues.lock")
     yield files
     files.stop()
@@ -142,7 +145,6 @@ def test_what_waits_in_the_pool_is_put_together_by_the_process_and_by_the_next_o
     tmp_path: Path, files: ProcessQueueFileWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over the border of two pieces, and of a queue's first and second file."""
-    monkeypatch.setattr(store.queues.queue_writer, "_SLOW_S", 60.0)
     queues, each = 3000, 15
     files.hold(linked(queues, each))
     noted: list[tuple[str, bool]] = []
@@ -179,8 +181,9 @@ def test_a_process_that_does_not_answer_is_killed_and_its_order_carried_out_here
     tmp_path: Path, files: ProcessQueueFileWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One order that fits into a pipe, and one that does not; then a stop."""
+    monkeypatch.setattr(store.queues.queue_writer, "_SLOW_S", 0.2)
     for round_, text in enumerate((b"entry", b"entry" + bytes(1 << 20))):
-        monkeypatch.setattr(store.queues.queue_writer, "_ANSWER_S", 10.0)
+        monkeypatch.setattr(store.queues.queue_writer, "_ANSWER_S", 60.0)
         monkeypatch.setattr(files, "_not_before", 0.0)
         monkeypatch.setattr(files, "_slow_until", 0.0)
         files.write(writes(tmp_path, 2 * round_), lambda *_: None, many=True)
@@ -196,7 +199,7 @@ def test_a_process_that_does_not_answer_is_killed_and_its_order_carried_out_here
     assert written(tmp_path) == [0, 1, 2, 3]
     monkeypatch.setattr(files, "_not_before", 0.0)
     monkeypatch.setattr(files, "_slow_until", 0.0)
-    monkeypatch.setattr(store.queues.queue_writer, "_ANSWER_S", 10.0)
+    monkeypatch.setattr(store.queues.queue_writer, "_ANSWER_S", 60.0)
     files.write(writes(tmp_path, 4), lambda *_: None, many=True)
     pid = pid_of(files)
     os.kill(pid, signal.SIGSTOP)
@@ -218,6 +221,7 @@ def test_a_process_that_never_answered_at_all_is_not_started_again_for_the_next_
 
     monkeypatch.setattr(store.queues.queue_writer, "start_helper", start)
     monkeypatch.setattr(store.queues.queue_writer, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(store.queues.queue_writer, "_SLOW_S", 0.1)
     monkeypatch.setattr(store.queues.queue_writer, "_PAUSE_S", 0.0)
     for number in range(4):
         monkeypatch.setattr(files, "_not_before", 0.0)
@@ -271,6 +275,7 @@ def test_one_order_that_takes_long_does_not_end_the_process_s_work_and_many_do(
         asked.append(order)
         return exchange(process, order, pieces)
 
+    monkeypatch.setattr(store.queues.queue_writer, "_SLOW_S", 0.2)
     monkeypatch.setattr(store.queues.queue_writer, "_exchange", ask)
     monkeypatch.setattr(store.queues.queue_writer, "time", SimpleNamespace(monotonic=lambda: clock))
     for number in range(len(took_s)):

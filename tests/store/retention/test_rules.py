@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,6 +28,7 @@ from store.retention.rules import HOUR_MS, Decision, RetentionRules, Usage, deci
 from store.write_back import WriteBack
 from tests.store import worlds
 from tests.store.worlds import HOST, bodies, put, settle, wait_for, write_back
+from tests.support.waiting import until
 
 SEGMENT_SIZE = 8192
 NOON = 12
@@ -182,6 +184,12 @@ def fill(store: MessageStore, segments: int, topic: str = "T") -> None:
         if len(store.log.segments) > segments:
             return
         put(store, [b"%06d" % number + bytes(600)], topic)
+
+
+def look(store: MessageStore) -> None:
+    """Have helpers do what is due, and hear what they did."""
+    store.tick()
+    store.run_completions()
 
 
 def pass_time(world: World, store: MessageStore) -> None:
@@ -370,11 +378,10 @@ def test_what_is_not_flushed_never_goes(world: World) -> None:
         fill(store, 1)
         world.used(95)
         world.clock.ms += 5_000
+        until(lambda: store.refusal is not None, turn=partial(look, store))
         for _ in range(20):
-            store.tick()
-            store.run_completions()
+            look(store)
             time.sleep(0.002)
-        assert store.refusal is not None
         assert len(store.log.segments) == 2
         release.set()
         pass_time(world, store)

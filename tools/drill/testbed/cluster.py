@@ -30,6 +30,7 @@ from typing import Any
 import trio
 
 from ropewalk.errors import RopewalkError
+from store.io.helper_process import module_path
 from tools.drill.testbed.group import SECRET_VARIABLE, CannotRun, Group, Member
 from tools.drill.testbed.peers import who_connected
 from tools.drill.testbed.proxy import Proxy
@@ -344,13 +345,7 @@ def child_environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith("ROPEWALK_") and name != "NAMESRV_ADDR"
     }
-    return kept | {"PYTHONPATH": os.pathsep.join(module_paths())}
-
-
-def module_paths() -> list[str]:
-    """Return the folders in which a child finds the rooms: where this process found them."""
-    home = str(Path(__file__).resolve().parents[2])
-    return [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return kept | {"PYTHONPATH": module_path()}
 
 
 def _free_network(rng: random.Random) -> tuple[str, int]:

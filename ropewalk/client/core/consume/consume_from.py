@@ -4,6 +4,9 @@
     "latest"     behind the last one                        also "last", "end", "newest", "largest"
     a time       the first message stored at or after it    a datetime, ISO 8601, or milliseconds since 1970
 
+With "latest", a queue whose very first message is still at hand begins at that one: the broker says so to every client,
+as RocketMQ's does, so that nothing is lost that was sent to a new topic while its consumers started.
+
 RocketMQ says first and last, Kafka earliest and latest, others the rest. An offset is no such place: queues differ, and
 `seek` sets one. Whatever is none of these is refused where it is given, with the nearest right word.
 """

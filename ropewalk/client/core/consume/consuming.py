@@ -4,7 +4,8 @@ Membership (heartbeats, members, locks), progress (where to begin, commits), mes
 not be handled). The shells decide when; the rules of each exchange are here.
 
 Where a queue begins that the group never committed is said in `consume_from.py`. A broker that still has a young
-queue's first message at hand says 0 by itself, whatever is asked. A retry topic always begins at its beginning.
+queue's first message at hand says 0 by itself, unless it is asked not to, as it is where a time was given. A retry
+topic always begins at its beginning.
 
 A queue may have changed under a consumer: retention removed what was to come, an administrator moved the group, the
 topic was deleted and made again. `relocate` says where to go on then, and `is_same_queue` whether the message that was
@@ -251,7 +252,9 @@ class ConsumerCore:
 
     def committed(self, queue: TopicQueue) -> Steps[int | None]:
         """Return the group's committed offset; None if the broker has none."""
-        header = QueryConsumerOffsetHeader(self.identity.group, queue.topic, queue.queue.queue_id)
+        young_begins = False if isinstance(self.identity.begin, int) else None
+        group = self.identity.group
+        header = QueryConsumerOffsetHeader(group, queue.topic, queue.queue.queue_id, young_begins)
         answer = yield from self._ask(queue, command_of(RequestCode.QUERY_CONSUMER_OFFSET, header))
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None

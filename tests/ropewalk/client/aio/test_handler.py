@@ -1,5 +1,6 @@
 """Arguments of a handler are checked when its consumer is made, and its return value when it has one."""
 
+import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
@@ -18,6 +19,7 @@ from ropewalk import (
     RetryLater,
     TransactionProducer,
 )
+from ropewalk.client.aio.handler import Handler as AnyHandler
 from ropewalk.client.aio.handler import HandlerCaller, log_failure
 
 MESSAGE = cast(ReceivedMessage, "a message")
@@ -137,3 +139,31 @@ def test_what_a_plain_handler_has_begun_is_awaited_and_may_fail(caplog: pytest.L
 
     failures, told = returned(handle, caplog, 1)
     assert [str(failure) for failure in failures] == ["delay level 3"] and not told
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("kind", ["plain", "async", "awaited"])
+def test_the_traceback_of_a_handler_begins_with_the_handler(backend: str, kind: str) -> None:
+    def plain(message: ReceivedMessage) -> None:
+        raise ValueError("poison")
+
+    async def coroutine(message: ReceivedMessage) -> None:
+        raise ValueError("poison")
+
+    handlers: dict[str, AnyHandler] = {
+        "plain": plain,
+        "async": coroutine,
+        "awaited": partial(coroutine),
+    }
+    told: list[str] = []
+
+    async def handle() -> None:
+        caller = HandlerCaller(handlers[kind], lambda message, exc: told.extend(functions(exc)))
+        caller.open(1)
+        await caller.call(MESSAGE)
+
+    def functions(exc: Exception) -> list[str]:
+        return [frame.name for frame in traceback.extract_tb(exc.__traceback__)]
+
+    anyio.run(handle, backend=backend)
+    assert told == ["plain" if kind == "plain" else "coroutine"]

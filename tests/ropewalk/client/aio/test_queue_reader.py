@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, cast
 from unittest.mock import Mock
 
@@ -19,6 +20,7 @@ from ropewalk.client.core.messages import PullStatus
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.machine import clock
 from ropewalk.errors import RopewalkError
+from tests.support.waiting import until_async
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 SOURCE = TopicQueue("T", Queue("a", 0))
@@ -71,8 +73,11 @@ def test_nothing_is_handled_under_a_lock_that_was_not_confirmed_for_half_a_minut
             await it.handle_in_order(handle, pause_s=0.01, give_up=refuse)
         assert handled == []
         it.locked_at = clock()
-        with anyio.move_on_after(0.05):
-            await it.handle_in_order(handle, pause_s=0.01, give_up=refuse)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(it.handle_in_order, handle, pause_s=0.01, give_up=refuse))
+            await until_async(lambda: len(handled) == 2)
+            await anyio.sleep(0.05)
+            tasks.cancel_scope.cancel()
 
     run(story)
     assert handled == [0, 1], "the lock was lost between two messages"
@@ -168,7 +173,7 @@ def test_a_queue_whose_broker_is_gone_for_a_moment_is_read_on_soon_after(
     async def story() -> None:
         links = cast(Any, LinksWithoutBroker(4))
         it = QueueReader(Mock(), links, SOURCE, 0, ReadingOptions(), lambda *_: None)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(it.read)
                 while not it.cache.next_offset:  # noqa: ASYNC110

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from ropewalk.client.aio.worker_queue import WorkerQueue
+from tests.support.waiting import until_async
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 
@@ -14,23 +15,24 @@ Run = Callable[[Callable[[], Awaitable[None]]], None]
 def test_handlers_that_wait_run_in_as_many_workers_as_there_are(run: Run) -> None:
     async def story() -> None:
         handoff = WorkerQueue[int]()
-        at_work, most = 0, 0
+        at_work, most, done = 0, 0, 0
 
         async def work() -> None:
-            nonlocal at_work, most
+            nonlocal at_work, most, done
             while True:
                 await handoff.get()
                 at_work += 1
                 most = max(most, at_work)
                 await anyio.sleep(0.01)
                 at_work -= 1
+                done += 1
 
         async with anyio.create_task_group() as tasks:
             for _ in range(5):
                 tasks.start_soon(work)
             await anyio.wait_all_tasks_blocked()
             handoff.put(range(10))
-            await anyio.sleep(0.1)
+            await until_async(lambda: done == 10)
             assert most == 5 and at_work == 0 and not len(handoff)
             tasks.cancel_scope.cancel()
 

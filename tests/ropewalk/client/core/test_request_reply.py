@@ -41,7 +41,7 @@ def test_every_asker_gets_its_own_answer(ropewalk_broker: RopewalkBroker, backen
                 found: dict[int, bytes] = {}
 
                 async def ask(number: int) -> None:
-                    reply = await asker.request(topic, Message(b"%d" % number), timeout=20)
+                    reply = await asker.request(topic, Message(b"%d" % number), timeout=60)
                     found[number] = reply.body
                     assert (reply.keys, reply.tags, reply.properties["color"]) == (["k"], "t", "blue")
 
@@ -49,7 +49,7 @@ def test_every_asker_gets_its_own_answer(ropewalk_broker: RopewalkBroker, backen
                     for number in range(20):
                         tasks.start_soon(ask, number)
                 assert found == {number: b"re: %d" % number for number in range(20)}
-                assert (await asker.request(topic, BIG, timeout=20)).body == b"re: " + BIG
+                assert (await asker.request(topic, BIG, timeout=60)).body == b"re: " + BIG
         assert asker.counts.acknowledged == 21 and responder.counts.acknowledged == 21
 
     anyio.run(story, backend=backend)
@@ -63,7 +63,7 @@ def test_threads_ask_without_an_event_loop_of_their_own(ropewalk_broker: Ropewal
             responder.reply(message, b"re: " + message.body)
 
         def ask(number: int) -> bytes:
-            return asker.request(topic, b"%d" % number, timeout=20).body
+            return asker.request(topic, b"%d" % number, timeout=60).body
 
         with (
             PushConsumer(group, {topic: "*"}, answer, ropewalk_broker.namesrv, consume_from="first"),

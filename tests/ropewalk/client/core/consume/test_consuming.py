@@ -81,6 +81,11 @@ def test_a_queue_begins_where_the_group_is_or_where_it_wants(
     assert script.hold(core.begin_offset(TopicQueue(topic, Queue("a", 0)))) == begin
     searched = [c.ext["timestamp"] for _, c in script.asked if c.code == 29]
     assert searched == (["1700000000000"] if begin == 50 else [])
+    asked = [
+        c.ext.get("setZeroIfNotFound") for _, c in script.asked if c.code == RequestCode.QUERY_CONSUMER_OFFSET
+    ]
+    exact = None if isinstance(consume_from, str) else "false"
+    assert asked == [] if broadcasting else asked == [exact], "a time is meant, whatever is young"
 
 
 def message(**properties: str) -> ReceivedMessage:
