@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import groupby
-from pathlib import Path
 
 import structlog
 
@@ -298,6 +297,9 @@ class TimerService:
         except OSError as exc:
             self._pause(f"timers cannot be written: {exc}")
             return False
+        if self._trouble and not self._wake_ms - _RETRY_MS <= self._clock() <= self._wake_ms + _RETRY_MS:
+            log.info("timer messages go on", reason=self._trouble)
+            self._trouble = ""
         return more
 
     def _pause(self, reason: str) -> None:
@@ -320,9 +322,6 @@ class TimerService:
             self._expire(now)
         except OSError as exc:
             self._pause(f"timers cannot be written: {exc}")
-        if self._trouble and not self._wake_ms - _RETRY_MS <= now <= self._wake_ms + _RETRY_MS:
-            log.info("timer messages go on", reason=self._trouble)
-            self._trouble = ""
         while self.timers.findings:
             log.warning("timers", finding=self.timers.findings.pop(0))
 
@@ -344,15 +343,7 @@ class TimerService:
             return
         self._expire_ms = now + _EXPIRE_MS
         for path in self.timers.log.expired(self._store.log.min_offset):
-            worker.submit(partial(self._remove, path), self._removed)
-
-    def _remove(self, path: Path) -> str:
-        """Remove a file of the timer log; return why that failed, or nothing. Blocks: for a helper thread."""
-        try:
-            self.timers.log.remove(path)
-        except OSError as exc:
-            return str(exc)
-        return ""
+            worker.submit(partial(self.timers.log.remove, path), self._removed)
 
     def _removed(self, failure: str) -> None:
         if failure:

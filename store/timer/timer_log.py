@@ -238,9 +238,13 @@ class TimerLog:
             del self.bases[0]
         return gone
 
-    def remove(self, path: Path) -> None:
-        """Remove a file that `expired` returned. Blocks."""
-        self._disk.remove(path)
+    def remove(self, path: Path) -> str:
+        """Remove a file that `expired` returned; return why that failed, or nothing. Blocks."""
+        try:
+            self._disk.remove(path)
+        except OSError as exc:
+            return str(exc)
+        return ""
 
     def _path(self, base: int) -> Path:
         return self.directory / segment_name(base)
