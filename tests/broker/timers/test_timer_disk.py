@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from store.io.disk import Disk, PagedFile
 from store.timer.layout import UNIT_SIZE
 from tests.broker.harness import InProcess, config_of
-from tests.broker.timers.test_timer_service import bodies, pass_time, pass_time_with_disk, timed
+from tests.broker.timers.timing import bodies, pass_time, pass_time_with_disk, timed
 from tests.support.clocks import START_MS
 
 
