@@ -15,7 +15,7 @@ from ropewalk.codes import Permission
 from ropewalk.format.index import Geometry
 from ropewalk.format.sidecar import BLOCK_SIZE
 from store.config import StoreConfig
-from store.read.reader import ReadLimits
+from store.read.results import ReadLimits
 from store.recovery.delay_levels import DelayLevels
 from store.retention.rules import HOUR_MS, RetentionRules, delete_hours
 from store.timer.timer_store import TimerRules

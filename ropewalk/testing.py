@@ -242,10 +242,13 @@ class RopewalkBroker:
         """
         from ropewalk.client.core.messages import command_of
         from ropewalk.codes import Permission, RequestCode, ResponseCode
-        from ropewalk.errors import error_for
+        from ropewalk.errors import LocalProtocolError, error_for
         from ropewalk.format.headers import CreateTopicHeader
+        from ropewalk.format.names import check_topic
 
         topic = self.name(plain)
+        if (reason := check_topic(topic)) is not None:
+            raise LocalProtocolError(reason)
         header = CreateTopicHeader(
             topic=topic,
             default_topic="TBW102",

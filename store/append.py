@@ -96,7 +96,7 @@ class Appender:
         """Whether the log grows by a master's bytes at present, and by nothing else."""
         self.deferred = False
         """Whether consumers see a message only when the store says so."""
-        self.unreadable: deque[tuple[int, int, Sequence[tuple[ConsumeQueue, int]]]] = deque()
+        self.unreadable: deque[tuple[int, int, list[tuple[ConsumeQueue, int]]]] = deque()
         """Queues that became longer and wait for that, and how long: with where in the log their records begin and end.
 
         One entry for what a segment got of a run. Every record behind `readable_offset` that has a queue entry is in
@@ -452,6 +452,11 @@ class Appender:
             (begin, end, [entry for entry in grown if entry[0] not in gone])
             for begin, end, grown in self.unreadable
         )
+
+    def replace(self, queue: ConsumeQueue, other: ConsumeQueue) -> None:
+        """Have the waiting entries of one queue count as those of another."""
+        for _begin, _end, grown in self.unreadable:
+            grown[:] = [(other if each is queue else each, number) for each, number in grown]
 
 
 def _too_large(size: int, size_max: int) -> LocalProtocolError:

@@ -5,11 +5,19 @@
 
 An entry has the number that the other broker gave it, and waits as one of this broker's own records does: consumers see
 it when the store shows the log so far.
+
+    topic T, queue 0    0  1  2  3  4 | 0  1      numbers of its records, in the order of the log
+                                       ^ the topic was deleted and created again at the other broker
+
+A number goes back for no other reason: then the queue begins anew here too. Its entries of before are kept aside until
+the store shows the record, for that may still be cut from the log, and they count again if it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple
 
 from store.append import Appender
 from store.queues.consume_queue import ConsumeQueue
@@ -18,6 +26,14 @@ from store.recovery.record_scan import ScannedRecord
 from store.write_back import WriteBack
 
 __all__ = ["Dispatcher"]
+
+
+class Replaced(NamedTuple):
+    """The entries of before of a queue that began anew with the record at a log offset."""
+
+    offset: int
+    queue: ConsumeQueue
+    before: ConsumeQueue
 
 
 class Dispatcher:
@@ -39,6 +55,8 @@ class Dispatcher:
         self._table = table
         self._write_back = write_back
         self._appender = appender
+        self._replaced: deque[Replaced] = deque()
+        """Of queues that began anew with records that are not shown, in the order of the log."""
 
     def dispatch(self, record: ScannedRecord) -> ConsumeQueue | None:
         """Make the queue entry of a whole record; return its queue if the record is the newest in it."""
@@ -49,7 +67,10 @@ class Dispatcher:
         number = record.queue_offset
         if number != queue.next_offset:
             if number < queue.next_offset:
-                return None  # the number was taken before: a deleted topic's, as in recovery
+                if record.offset < queue.max_physical:
+                    return None  # it has its entry
+                self._begin_anew(queue, record.offset)
+        if number != queue.next_offset:
             if queue.written > queue.first:
                 self._write_back.give_up(queue.written - queue.first)
             queue.restart_at(number)
@@ -62,3 +83,36 @@ class Dispatcher:
         self._appender.unreadable.append((begin, end, grown))
         for queue, _number in grown:
             self._write_back.mark_dirty(queue)
+
+    # -- topics that were deleted and created again --------------------------------------------------
+
+    def _begin_anew(self, queue: ConsumeQueue, offset: int) -> None:
+        before = queue.detach()
+        self._appender.replace(queue, before)
+        self._replaced.append(Replaced(offset, queue, before))
+        if before.written < before.tail_next:
+            self._write_back.mark_dirty(before)
+
+    def shown(self, offset: int) -> None:
+        """Give up entries that records before this log offset replaced, which consumers may see now. HOT."""
+        while self._replaced and self._replaced[0].offset < offset:
+            before = self._replaced.popleft().before
+            entries = before.written - before.first
+            before.forget()
+            self._write_back.remove_queue(entries, before.directory)
+
+    def take_back(self) -> None:
+        """Restore entries that records replaced which are not shown; the caller takes back other entries of theirs."""
+        while self._replaced:
+            _offset, queue, before = self._replaced.pop()
+            queue.attach(before)
+            self._write_back.mark_dirty(queue)
+
+    def forget(self, gone: Collection[ConsumeQueue]) -> int:
+        """Forget replaced entries of queues that were deleted; return how many of them are in files."""
+        entries = 0
+        for each in [each for each in self._replaced if each.queue in gone]:
+            self._replaced.remove(each)
+            entries += each.before.written - each.before.first
+            each.before.forget()
+        return entries

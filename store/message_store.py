@@ -249,7 +249,7 @@ class MessageStore:
         gone = self.queues.pop(topic, {}).values()
         if self.follower is not None:
             self.follower.forget_queues()
-        entries = sum(queue.written - queue.first for queue in gone)
+        entries = sum(queue.written - queue.first for queue in gone) + self.dispatcher.forget(gone)
         for queue in gone:
             queue.forget()
             self.pool.forget(queue)
@@ -378,6 +378,7 @@ class MessageStore:
         self.readable_offset = max(
             self.readable_offset, min(offset, unreadable[0][0]) if unreadable else offset
         )
+        self.dispatcher.shown(self.readable_offset)
 
     # -- following another log -----------------------------------------------------------------------
 

@@ -128,6 +128,7 @@ class Replica:
         for _begin, _end, grown in self._appender.unreadable:
             queues.update(dict.fromkeys(queue for queue, _number in grown))
         self._appender.unreadable.clear()
+        self._dispatcher.take_back()
         for queue in queues:
             queue.take_back()
         self._known.clear()

@@ -336,6 +336,11 @@ class WriteBack:
 
         self.worker.submit(remove, lambda _result: None)
 
+    def remove_queue(self, entries: int, directory: Path) -> None:
+        """Remove the files of a queue that began anew, with so many entries in them, before any newer ones come."""
+        self.give_up(entries)
+        self.worker.submit(lambda: self._disk.remove_tree(directory), lambda _result: None)
+
     # -- close ---------------------------------------------------------------------------------------
 
     def finish(self, readable_offset: int, stored_ms: int) -> bool:

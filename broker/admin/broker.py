@@ -23,7 +23,7 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import fastjson
 from ropewalk.format.headers import BrokerStatsHeader, QueryConsumeQueueHeader, decode_header
 from ropewalk.format.remoting import Command
-from store.read import reader
+from store.read.store_times import record_time
 
 __all__ = ["CHANGEABLE", "AdminBroker"]
 
@@ -121,7 +121,7 @@ class AdminBroker:
         commit_log, root = broker.config.store_path_commit_log, broker.config.store_path_root_dir
 
         def look() -> DiskFacts:
-            earliest = reader.record_time(store.log, store.log.min_offset)
+            earliest = record_time(store.log, store.log.min_offset)
             return DiskFacts(Space(*disk.space(commit_log)), Space(*disk.space(root)), earliest)
 
         def answer(facts: DiskFacts) -> Command:

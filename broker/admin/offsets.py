@@ -29,8 +29,7 @@ from ropewalk.format.headers import (
 )
 from ropewalk.format.remoting import Command
 from store.queues.consume_queue import ConsumeQueue
-from store.read import reader
-from store.read.store_times import store_times
+from store.read.store_times import offset_by_time, store_times
 
 LONG_MAX = 2**63 - 1
 
@@ -253,7 +252,7 @@ class AdminOffsets:
         frozen = {n: queue.frozen() for n, queue in queues.items() if queue is not None and n not in targets}
 
         def find() -> dict[int, int]:
-            found = {n: reader.offset_by_time(queue, log, header.timestamp) for n, queue in frozen.items()}
+            found = {n: offset_by_time(queue, log, header.timestamp) for n, queue in frozen.items()}
             return {n: targets.get(n, found.get(n, 0)) for n in queues}
 
         def answer(found: dict[int, int]) -> Command:

@@ -26,7 +26,7 @@ from ropewalk.format.headers import BulkPullHeader, PullResponseHeader, encode_h
 from ropewalk.format.remoting import FRAME_SIZE_MAX, Command, encode_frame
 from store.message_store import MessageStore
 from store.read.bulk import BulkReader, BulkResult
-from store.read.reader import GetStatus
+from store.read.results import GetStatus
 
 _decode = json_decoder(BulkPullHeader).decode
 _LENGTH = struct.Struct(">I")

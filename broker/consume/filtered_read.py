@@ -22,7 +22,8 @@ from ropewalk.format.record import MAGIC_V1
 from store.log.commitlog import CommitLog
 from store.queues.consume_queue import ConsumeQueue
 from store.read.one_by_one import topic_at
-from store.read.reader import GetResult, GetStatus, Reader
+from store.read.reader import Reader
+from store.read.results import GetResult, GetStatus
 
 SCAN_MAX: Final = 800
 SCAN_BYTES_MAX: Final = 4 << 20

@@ -32,7 +32,8 @@ from ropewalk.format.remoting import JSON, Command, encode_frame
 from store.message_store import MessageStore
 from store.queues.consume_queue import ConsumeQueue
 from store.read.columns import VIEW_MIN
-from store.read.reader import GetResult, GetStatus, Reader
+from store.read.reader import Reader
+from store.read.results import GetResult, GetStatus
 
 _decode = json_decoder(PullMessageHeader).decode
 _prefix = struct.Struct(">II").pack

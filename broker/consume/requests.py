@@ -31,7 +31,7 @@ from ropewalk.format.headers import (
     decode_header,
 )
 from ropewalk.format.remoting import Command
-from store.read import reader
+from store.read.store_times import offset_by_time, store_time
 
 
 class Requests:
@@ -244,7 +244,7 @@ class Requests:
         self._later(
             session,
             request,
-            lambda: reader.offset_by_time(frozen, log, header.timestamp, upper=upper),
+            lambda: offset_by_time(frozen, log, header.timestamp, upper=upper),
             lambda offset: request.reply(ResponseCode.SUCCESS, ext={"offset": str(offset)}),
         )
         return None
@@ -258,7 +258,7 @@ class Requests:
         self._later(
             session,
             request,
-            lambda: reader.store_time(frozen, log, frozen.min_offset),
+            lambda: store_time(frozen, log, frozen.min_offset),
             lambda time: request.reply(ResponseCode.SUCCESS, ext={"timestamp": str(time)}),
         )
         return None

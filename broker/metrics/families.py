@@ -45,8 +45,7 @@ from ha.dledger.status import LedgerStatus
 from ropewalk.format import names
 from store.io.durations import Durations
 from store.queues.consume_queue import ConsumeQueue
-from store.read import reader
-from store.read.store_times import store_times
+from store.read.store_times import record_time, store_times
 
 __all__ = ["of_broker", "trimmed", "version_name"]
 
@@ -598,7 +597,7 @@ def _storage(sources: MetricSources, found: Found, later: list[Source]) -> None:
     oldest, now_ms, min_offset = Path(root), broker.now_ms, log.min_offset
 
     def look() -> Iterator[Family]:
-        stored_ms = reader.record_time(log, min_offset)
+        stored_ms = record_time(log, min_offset)
         total, free, usable = disk.space(root)
         kept = float(max(now_ms() - stored_ms, 0)) if stored_ms > 0 else 0.0
         used = (total - free) / (total - free + usable) if total > 0 else -1.0

@@ -19,7 +19,7 @@ import structlog
 
 from ropewalk.errors import RemoteProtocolError
 
-__all__ = ["IN", "OUT", "Connection", "ConnectionOwner", "MakeSession", "Session", "ipv4_form"]
+__all__ = ["IN", "OUT", "Connection", "ConnectionOwner", "MakeSession", "ConnectionHandler", "ipv4_form"]
 
 log = structlog.get_logger("broker.serve")
 
@@ -31,8 +31,8 @@ IN: Final = select.EPOLLIN
 OUT: Final = select.EPOLLOUT
 
 
-class Session(Protocol):
-    """The meaning of a connection's bytes. It answers through `Connection.send`, now or in a later turn."""
+class ConnectionHandler(Protocol):
+    """The handler of a connection's bytes: a session, or one of HA or DLedger. It answers with `Connection.send`."""
 
     def receive(self, data: bytes) -> None:
         """Handle bytes that arrived; raises `RemoteProtocolError` if the connection must be closed."""
@@ -130,7 +130,7 @@ class Connection:
         self.paused = False
         self.mask = IN
         self.active = self.progress = time.monotonic()
-        self.session: Session
+        self.session: ConnectionHandler
 
     def send(self, data: bytes | memoryview) -> None:
         """Owe these bytes to the peer; they leave when the turn ends. Never waits, never raises. HOT."""
@@ -298,4 +298,4 @@ class Connection:
         session.closed()  # and no ring of references keeps it: see `process` for why the collector rarely runs
 
 
-MakeSession: TypeAlias = Callable[[Connection], Session]
+MakeSession: TypeAlias = Callable[[Connection], ConnectionHandler]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker.remoting.connection import Connection, Session
+from broker.remoting.connection import Connection, ConnectionHandler
 from broker.remoting.shell import Shell
 from broker.state.ha_status import GroupLimits, HaStatus
 from store.log.commitlog import StoreDamaged
@@ -150,7 +150,7 @@ class GroupMember(Protocol):
     def bound(self, ha_port: int, name_server: str) -> None:
         """Take the port for other members, and the address of the name server in this process ("" without one)."""
 
-    def accept(self, link: Connection) -> Session:
+    def accept(self, link: Connection) -> ConnectionHandler:
         """Return the session of a connection to the port for other members."""
 
     def load(self) -> None:

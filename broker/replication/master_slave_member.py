@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import trio
 
 from broker.context import BrokerContext
-from broker.remoting.connection import Connection, Session
+from broker.remoting.connection import Connection, ConnectionHandler
 from broker.remoting.shell import Shell
 from broker.replication.block_repair import BlockRepair, GroupBlocks
 from broker.replication.group_member import LogCut, ReadyWords, Turns
@@ -145,7 +145,7 @@ class MasterSlaveMember:
         self.member.ha_address = f"{self._context.config.broker_ip2}:{ha_port}"
         self.member.name_server = name_server
 
-    def accept(self, link: Connection) -> Session:
+    def accept(self, link: Connection) -> ConnectionHandler:
         return self.replication.new_session(link)
 
     def load(self) -> None:

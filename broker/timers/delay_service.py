@@ -36,7 +36,8 @@ from ropewalk.format.record import Record, decode_record, encode_host, record_si
 from store.append import Message
 from store.message_store import MessageStore
 from store.queues.consume_queue import ConsumeQueue
-from store.read.reader import GetResult, Reader
+from store.read.reader import Reader
+from store.read.results import GetResult
 from store.recovery.delay_levels import DelayLevels
 
 log = structlog.get_logger("broker.schedule")

@@ -37,7 +37,9 @@ from ropewalk.format.properties import P
 from ropewalk.format.record import Record, decode_record
 from store.message_store import MessageStore
 from store.queues.consume_queue import ConsumeQueue, FrozenQueue
-from store.read.reader import GetResult, Reader, offset_by_time, store_time
+from store.read.reader import Reader
+from store.read.results import GetResult
+from store.read.store_times import offset_by_time, store_time
 
 __all__ = ["Loader"]
 

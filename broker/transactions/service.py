@@ -49,7 +49,7 @@ from ropewalk.format.properties import tags_code
 from ropewalk.format.record import Record, decode_record, encode_host, message_id
 from store.append import Message
 from store.queues.consume_queue import ConsumeQueue
-from store.read.reader import GetResult, GetStatus
+from store.read.results import GetResult, GetStatus
 from store.retention.rules import HOUR_MS
 
 __all__ = ["TransactionService"]

@@ -48,8 +48,12 @@ class Queue:
     next: int = -1
     lost: int = 0
     """How much of the log was lost before the last record of the queue."""
+    anew: int = 0
+    """Log offset of the record that the queue began anew with, of a topic that was deleted and created again."""
     bad: int = 0
     """Entries that are not what they should be."""
+    wrong: list[tuple[int, str]] = field(default_factory=list)
+    """The first of them: number, and a sentence about it."""
     late: int = 0
     """Entries that the next start writes: nobody promised that they are there."""
     missing: list[Run] = field(default_factory=list)
@@ -129,8 +133,7 @@ class QueueCheck:
         queue = self.queues.get((seen.topic, seen.queue_id))
         if queue is None:
             queue = self._queue(seen.topic, seen.queue_id, self._directory / seen.topic / str(seen.queue_id))
-        if not self._check_number(queue, seen):
-            return
+        self._check_number(queue, seen)
         number = seen.queue_offset
         queue.next = number + 1
         self._report.counts.entries += 1
@@ -155,10 +158,10 @@ class QueueCheck:
             text = f"{self._name_of_code(seen)} {found[2]}, and its record says {self._says(seen)}"
         else:
             text = f"names log offset {found[0]}, size {found[1]}; its record stands at {seen.offset}, size {seen.size}"
-        self._report.damage(queue.path_of(number), f"entry {number}", text, self._report.rebuild)
+        queue.wrong.append((number, text))
 
-    def _check_number(self, queue: Queue, seen: ScannedRecord) -> bool:
-        """Check that the record is the queue's next; False if it is one that it has had."""
+    def _check_number(self, queue: Queue, seen: ScannedRecord) -> None:
+        """Check that the record is the queue's next, or begins it anew."""
         number, lost = seen.queue_offset, self._report.lost_count
         known, queue.lost = queue.lost, lost
         if queue.next < 0:
@@ -169,7 +172,9 @@ class QueueCheck:
                 f"message {number} of queue {seen.queue_id} of topic {seen.topic} is there a second time: of a topic "
                 f"that was deleted and created again",
             )  # fmt: skip
-            return False
+            queue.first, queue.anew, queue.bad = number, seen.offset, 0
+            queue.wrong.clear()
+            queue.missing.clear()
         elif number > queue.next and known != lost:
             self._report.messages_lost += (
                 number - queue.next
@@ -180,7 +185,6 @@ class QueueCheck:
                 f"messages {queue.next} to {number - 1} of queue {seen.queue_id} of topic {seen.topic} are not in the "
                 f"log", self._report.repair,
             )  # fmt: skip
-        return True
 
     def _is_code(self, seen: ScannedRecord, code: int) -> bool:
         """Tell whether the third field of an entry is right, as far as anything tells."""
@@ -237,6 +241,8 @@ class QueueCheck:
         """Report missing entries, and entries without a record."""
         self._report_missing()
         for queue in self.queues.values():
+            for number, text in queue.wrong:
+                self._report.damage(queue.path_of(number), f"entry {number}", text, self._report.rebuild)
             if queue.bad > _PLACES_MAX:
                 self._report.damage(
                     queue.directory, "", f"{queue.bad} entries are wrong; the first {_PLACES_MAX} are listed",
@@ -296,7 +302,7 @@ class QueueCheck:
                 continue
             if self._report.is_lost(offset):
                 continue
-            if offset >= log_end or not is_message(offset, size):
+            if offset >= log_end or offset < queue.anew or not is_message(offset, size):
                 stale += 1
             elif not (offset < self._log.min_offset or self._deleted.is_dead(queue.topic, offset)):
                 self._report.damage(

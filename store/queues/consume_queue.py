@@ -401,8 +401,36 @@ class ConsumeQueue:
         self.min_offset = min(self.min_offset, end)
         self._set_end(end)
 
+    def detach(self) -> ConsumeQueue:
+        """Be empty; return all entries as a queue of their own, over the same files.
+
+        For a topic that was deleted and created again where its records come from.
+        """
+        self._leave_pool()
+        before = ConsumeQueue(self.topic, self.queue_id, self._directory, self.file_size, self._disk)
+        before._copy(self)
+        self._read_last = None
+        self.tail = bytearray()
+        self.forget()
+        return before
+
+    def attach(self, before: ConsumeQueue) -> None:
+        """Take back entries that were detached, in the place of those that came since; leave `before` empty."""
+        self._leave_pool()
+        self.epoch += 1
+        self._copy(before)
+        before.tail = bytearray()
+        before.forget()
+        self._assert_invariants()
+
+    def _copy(self, other: ConsumeQueue) -> None:
+        self.first, self.min_offset, self.loaded_next = other.first, other.min_offset, other.loaded_next
+        self.written, self.tail_base = other.written, other.tail_base
+        self.tail_next, self.tail_readable, self.tail = other.tail_next, other.tail_readable, other.tail
+        self._loaded_end, self._read_last = other._loaded_end, other._read_last
+
     def restart_at(self, queue_offset: int) -> None:
-        """Give up all entries, whose records are gone, and begin again at a later number."""
+        """Give up all entries, and begin again at another number."""
         self.forget()
         self.start_at(queue_offset)
 

@@ -26,7 +26,7 @@ from store.queues.consume_queue import ConsumeQueue
 from store.read.columns import IDENTITY, RECORD_SIZE_MIN, VIEW_MIN
 from store.read.one_by_one import is_of_topic
 from store.read.pinned import read_pinned
-from store.read.reader import GetStatus, out_of_range
+from store.read.results import GetStatus, out_of_range
 
 COUNT_MAX = 8192
 """Entries of one read, for which the loop needs two or three milliseconds."""

@@ -15,15 +15,11 @@ one queue file, 16000 bytes of entries scanned when a filter lets little through
 
 from __future__ import annotations
 
-import enum
-import struct
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple
 
 from ropewalk.format.queue_entry import ENTRY, ENTRY_SIZE
 from store.index.helper import KeyIndex
@@ -32,12 +28,13 @@ from store.io.disk import Map
 from store.io.workers import Completions, Helpers, Worker
 from store.log.commitlog import CommitLog
 from store.log.segment import Segment
-from store.queues.consume_queue import ConsumeQueue, FrozenQueue
+from store.queues.consume_queue import ConsumeQueue
 from store.read.block_fetcher import BlockFetcher
 from store.read.cold_read_budget import WAIT_MAX_S, ColdReadBudget
 from store.read.columns import RECORD_SIZE_MIN, VIEW_MIN, cut_records, entry_columns
 from store.read.one_by_one import Run, identity_of, plan_runs, prove_runs, read_run, read_runs_nowait
 from store.read.pinned import hold_until, read_pinned
+from store.read.results import GetResult, GetStatus, ReadLimits, ResidentRead, out_of_range
 
 _SCAN_BYTES_MAX = 16_000
 _FINDINGS_MAX = 100
@@ -51,83 +48,6 @@ _SPREAD_MAX = 16
 _FETCHES_MAX = 12
 """Blocks that are brought for one answer, one after the other; more if others push them out again."""
 _iter_entries = ENTRY.iter_unpack
-
-
-class GetStatus(enum.Enum):
-    """The outcome of a read, by RocketMQ's names."""
-
-    FOUND = "FOUND"
-    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
-    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
-    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
-    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
-    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
-    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
-    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-    OFFSET_RESET = "OFFSET_RESET"
-    """No read ends so: the broker's own answer to a pull after an administrator moved the group's offset."""
-
-
-def out_of_range(queue: ConsumeQueue | None, offset: int) -> tuple[GetStatus, int, int, int] | None:
-    """Return status, next offset and bounds of a read at an offset without a message; None if there is one."""
-    if queue is None:
-        return GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0
-    low, high = queue.min_offset, queue.readable
-    if high == 0:
-        return GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0
-    if offset < low:
-        return GetStatus.OFFSET_TOO_SMALL, low, low, high
-    if offset == high:
-        return GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high
-    if offset > high:
-        return GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class ReadLimits:
-    """Limits of one pull, near the end of the log ("memory") and far behind it ("disk")."""
-
-    memory_count: int = 32
-    memory_bytes: int = 262_144
-    disk_count: int = 8
-    disk_bytes: int = 65_536
-    memory_window: int = 8 << 30
-    """The distance from the end of the log that counts as memory: an estimate, 40 % of RAM by default."""
-    warm_window: int = 256 << 20
-    """The distance from the end of the log within which the loop may touch the map."""
-    catch_up_distance: int = 256 << 20
-    """The distance from the end of the log within which a consumer keeps up with it."""
-
-
-@dataclass(slots=True)
-class GetResult:
-    """The outcome of a read, and the messages that it found."""
-
-    status: GetStatus
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    records: list[bytes | memoryview] = field(default_factory=list)
-    """Whole records, several to a piece; a view of the log is in the warm window and should leave soon."""
-    count: int = 0
-    """Messages found."""
-    last_physical: int = 0
-    """The log offset of the last entry that was read: how far behind the end this consumer is."""
-    size: int = 0
-    """Bytes of all records."""
-
-
-class ResidentRead(NamedTuple):
-    """The messages of a read that needed no disk."""
-
-    pieces: list[bytes | memoryview]
-    """Whole records, several to a piece, in the order of the queue."""
-    messages: int
-    size: int
-    last_physical: int
-    """The log offset of the last one."""
 
 
 class Reader:
@@ -625,39 +545,3 @@ class Reader:
             self._deferred.popleft()[2](None)
         for worker in self._workers:
             worker.stop()
-
-
-def offset_by_time(queue: FrozenQueue, log: CommitLog, timestamp: int, *, upper: bool = False) -> int:
-    """Return the queue offset to start from for a time in ms. Blocks; for a reader thread.
-
-    LOWER: the first message stored at or after `timestamp`, or the end. `upper`: the last one stored at or before it.
-    """
-    low, high = queue.min_offset, queue.readable
-    first, last = low, high
-    while low < high:
-        middle = (low + high) // 2
-        stored = store_time(queue, log, middle)
-        if stored < timestamp or (upper and stored == timestamp):
-            low = middle + 1
-        else:
-            high = middle
-    if upper:
-        return max(first, low - 1) if first < last else first
-    return low
-
-
-def store_time(queue: FrozenQueue, log: CommitLog, queue_offset: int) -> int:
-    """Return the store time of message `queue_offset` in ms; -1 if its record is gone. Blocks."""
-    return record_time(log, queue.read(queue_offset)[0])
-
-
-def record_time(log: CommitLog, physical: int) -> int:
-    """Return the store time of the record at log offset `physical` in ms; -1 if it is gone. Blocks."""
-    segment = log.find(physical)
-    if segment is None:
-        return -1
-    head = segment.file.read_at(physical - segment.base_offset, 80)
-    if len(head) < 80:
-        return -1
-    at = 48 + (20 if struct.unpack_from(">i", head, 36)[0] & 0x10 else 8)
-    return int(struct.unpack_from(">q", head, at)[0])

@@ -1,24 +1,22 @@
-"""When messages were stored: times of records by queue and offset, looked up away from the loop.
-
-The queue entries are looked at on the loop, where they change; the records on whichever thread runs the job.
-"""
+"""Store times: of messages by queue and offset, and the offset to start from for a time. Away from the loop."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable
 from functools import partial
 
 from store.log.commitlog import CommitLog
-from store.queues.consume_queue import ConsumeQueue
-from store.read import reader
+from store.queues.consume_queue import ConsumeQueue, FrozenQueue
 
-__all__ = ["store_times"]
+__all__ = ["offset_by_time", "record_time", "store_time", "store_times"]
 
 
 def store_times(log: CommitLog, places: Iterable[tuple[ConsumeQueue | None, int]]) -> Callable[[], list[int]]:
     """Return a job that returns when the messages at these (queue, offset) were stored, ms; -1 where there is none.
 
-    The job blocks on the disk and runs on any thread; raises OSError where the disk cannot be read.
+    Queue entries are looked at now, on the loop, where they change. The job blocks on the disk and runs on any thread;
+    raises OSError where the disk cannot be read.
     """
     spots: list[int | Callable[[], bytes]] = []
     for queue, offset in places:
@@ -36,7 +34,43 @@ def store_times(log: CommitLog, places: Iterable[tuple[ConsumeQueue | None, int]
         times = []
         for spot in spots:
             physical = spot if isinstance(spot, int) else int.from_bytes(spot()[:8] or b"\xff", "big")
-            times.append(reader.record_time(log, physical) if physical >= 0 else -1)
+            times.append(record_time(log, physical) if physical >= 0 else -1)
         return times
 
     return read_times
+
+
+def offset_by_time(queue: FrozenQueue, log: CommitLog, timestamp: int, *, upper: bool = False) -> int:
+    """Return the queue offset to start from for a time in ms. Blocks; for a reader thread.
+
+    LOWER: the first message stored at or after `timestamp`, or the end. `upper`: the last one stored at or before it.
+    """
+    low, high = queue.min_offset, queue.readable
+    first, last = low, high
+    while low < high:
+        middle = (low + high) // 2
+        stored = store_time(queue, log, middle)
+        if stored < timestamp or (upper and stored == timestamp):
+            low = middle + 1
+        else:
+            high = middle
+    if upper:
+        return max(first, low - 1) if first < last else first
+    return low
+
+
+def store_time(queue: FrozenQueue, log: CommitLog, queue_offset: int) -> int:
+    """Return the store time of message `queue_offset` in ms; -1 if its record is gone. Blocks."""
+    return record_time(log, queue.read(queue_offset)[0])
+
+
+def record_time(log: CommitLog, physical: int) -> int:
+    """Return the store time of the record at log offset `physical` in ms; -1 if it is gone. Blocks."""
+    segment = log.find(physical)
+    if segment is None:
+        return -1
+    head = segment.file.read_at(physical - segment.base_offset, 80)
+    if len(head) < 80:
+        return -1
+    at = 48 + (20 if struct.unpack_from(">i", head, 36)[0] & 0x10 else 8)
+    return int(struct.unpack_from(">q", head, at)[0])

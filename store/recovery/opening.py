@@ -346,7 +346,11 @@ class Opening:
             kept[queue] = 0
             queue.restart_at(record.queue_offset)
         if record.queue_offset < queue.next_offset:
-            return  # the number was taken before: a deleted topic's of a RocketMQ store, and as there
+            # The topic was deleted and created again, here or at the broker whose records these are.
+            if record.queue_offset and start > self.log.min_offset:
+                raise QueueGap
+            kept[queue] = 0
+            queue.restart_at(record.queue_offset)
         if record.queue_offset > queue.next_offset:
             if start > self.log.min_offset:
                 raise QueueGap

@@ -1,7 +1,7 @@
 """Dispatch of whole runs of everyday records: for a slave that follows, and a start that reads what a crash left.
 
 An everyday record leaves nothing to ask: it is of the first version, with IPv4 hosts and outside any transaction, its
-topic and queue were met before, and it is the next of that queue, or in it already. `scan_record` sees everything
+topic and queue were met before, and it is the next of that queue. `scan_record` sees everything
 about one record; here a run is seen by columns, with a few C loops over all its records instead of a turn of the
 interpreter for each field of each. A run in which anything is out of the ordinary is gone through one by one, up to
 there; the rest is for `scan_record`. Where all sizes of a run are those of its first record, as of one producer's
@@ -74,7 +74,7 @@ def dispatch_runs(
 
     Returns its end, how many they are, and the latest store time in ms.
 
-    They are whole as `scan_record` has it, of a queue in `known`, and in that queue already or its next; then their
+    They are whole as `scan_record` has it, of a queue in `known`, and its next; then their
     entry is added, and shown to readers; or, where there is `grown`, the queue is put in there. What is anything else
     ends the run and is for `scan_record`. Where many records are alike, `found_whole` hears through which log offset
     they are whole, as soon as that is known and before their entries are made. HOT.
@@ -193,8 +193,7 @@ def _dispatch_uniform(
     if list(map(and_, map(crc32, bodies), repeat(_SUM_MASK))) != list(sums):
         return nothing
     runs = _queues_of(queues_of, spellings, queue_ids)
-    new = None if runs is None else _without_known(runs, numbers)
-    if new is None:
+    if runs is None or not _are_next(runs, numbers):
         return nothing
     if found_whole is not None:
         found_whole(base + end)
@@ -208,7 +207,7 @@ def _dispatch_uniform(
             codes = {text: _I64.pack(_code_in(text, 0)) for text in set(texts)}
             entries = list(map(add, map(add, offsets, repeat(behind[:4])), map(codes.__getitem__, texts)))
             behind = b""
-    _add(new, entries, behind, grown)
+    _add(runs, entries, behind, grown)
     return end, count, max(stored)
 
 
@@ -259,30 +258,24 @@ def _dispatch_columns(
     if not all(map(eq, sums, map(_SUM_MASK.__and__, found))):
         return None
     runs = _queues_of(queues_of, list(map(topics.__getitem__, spellings)), queue_ids)
-    new = None if runs is None else _without_known(runs, numbers)
-    if new is None:
+    if runs is None or not _are_next(runs, numbers):
         return None
     codes: Iterable[int] = repeat(0)
     if b"TAGS\x01" in b"".join(tails):
         code_of = {tail: _code_in(tail, tail[0] + 3) for tail in set(tails)}
         codes = map(code_of.__getitem__, tails)
-    _add(new, list(map(ENTRY.pack, offsets, sizes, codes)), b"", grown)
+    _add(runs, list(map(ENTRY.pack, offsets, sizes, codes)), b"", grown)
     return int(max(stored))
 
 
-def _without_known(
-    runs: list[tuple[ConsumeQueue, Chosen]], numbers: Sequence[int]
-) -> list[tuple[ConsumeQueue, Chosen]] | None:
-    """Return the runs that their queues do not have yet; None if one is not a queue's next. HOT."""
-    new: list[tuple[ConsumeQueue, Chosen]] = []
+def _are_next(runs: list[tuple[ConsumeQueue, Chosen]], numbers: Sequence[int]) -> bool:
+    """Return whether all runs are their queues' next records. HOT."""
     for queue, chosen in runs:
         its_numbers = list(compress(numbers, chosen))
         following = queue.next_offset
-        if its_numbers == list(range(following, following + len(its_numbers))):
-            new.append((queue, chosen))
-        elif min(its_numbers) < queue.min_offset or max(its_numbers) >= following:
-            return None
-    return new
+        if its_numbers != list(range(following, following + len(its_numbers))):
+            return False
+    return True
 
 
 def _add(
@@ -350,7 +343,7 @@ def _dispatch_each(
             break
         found = _read_tail(data[tail_at:end], known)
         queue = found[0].get(queue_id) if found is not None else None
-        if found is None or queue is None or not queue.min_offset <= number <= queue.next_offset:
+        if found is None or queue is None or number != queue.next_offset:
             break
         if body_size and crc32(data[start + _HEAD_SIZE : tail_at]) & _SUM_MASK != crc:
             break
@@ -358,8 +351,6 @@ def _dispatch_each(
         position = end
         if stored > latest:
             latest = stored
-        if number < queue.next_offset:
-            continue  # its entry was in the files
         queue.add(offset, size, found[1])
         if grown is None:
             queue.make_readable()

@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from ropewalk import Admin, AsyncProducer, Producer
+from ropewalk import Admin, AsyncProducer, LocalProtocolError, Producer
 from ropewalk.client.blocking.simple import Client
 from ropewalk.client.core.messages import Message
 from ropewalk.testing import BrokerDidNotStart, BrokerProcess, RopewalkBroker
@@ -215,6 +215,11 @@ def test_a_pytest_that_is_killed_leaves_no_broker_behind(pytester_folder: Path) 
     while time.monotonic() < deadline and (is_alive(int(pid)) or Path(folder).exists()):
         time.sleep(0.05)
     assert not is_alive(int(pid)) and not Path(folder).exists()
+
+
+def test_a_topic_that_no_broker_takes_is_refused_where_it_is_made(ropewalk_broker: RopewalkBroker) -> None:
+    with pytest.raises(LocalProtocolError, match="the topic name contains"):
+        ropewalk_broker.topic("a/b")
 
 
 def is_alive(pid: int) -> bool:

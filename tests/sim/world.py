@@ -24,7 +24,8 @@ from store.io.workers import Completions, Flusher, FlushFailed, Helpers, Worker
 from store.log.commitlog import StoreDamaged, segment_name
 from store.message_store import MessageStore
 from store.queues.consume_queue import ConsumeQueue
-from store.read.reader import GetResult, GetStatus, Reader, ReadLimits
+from store.read.reader import Reader
+from store.read.results import GetResult, GetStatus, ReadLimits
 from tests.sim.disk import PowerLoss, SimDisk
 
 ROOT = Path("/sim")

@@ -22,7 +22,8 @@ from ropewalk.format.sidecar import Sidecar
 from store.config import StoreConfig
 from store.log.commitlog import StoreDamaged
 from store.message_store import MessageStore
-from store.read.reader import GetStatus, Reader, ReadLimits
+from store.read.reader import Reader
+from store.read.results import GetStatus, ReadLimits
 from tests.sim.disk import SimDisk, SimFile
 from tests.sim.world import SteppedHelpers
 from tests.support.long_run import LONG

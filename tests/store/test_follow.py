@@ -378,3 +378,54 @@ def test_a_topic_deleted_on_the_way_begins_again_with_its_next_record(tmp_path: 
         queue = store.find_queue("T", 0)
         assert queue is not None
         assert (queue.min_offset, queue.next_offset) == (3, 5)
+
+
+@pytest.mark.parametrize("count", [2, 5, 40])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_topic_deleted_and_created_again_at_the_master_begins_anew(
+    tmp_path: Path, count: int, at_once: bool
+) -> None:
+    """Its numbers come again: what has them now is what the master acknowledged last."""
+    master, world = World(tmp_path / "m"), slave_of(tmp_path)
+    again = [b"again %d" % number for number in range(count)]
+    with master.opened() as source:
+        put(source, [b"1", b"2", b"3", b"4", b"5"], "T")
+        put(source, [b"other"], "U")
+        half = source.log.end_offset
+        source.delete_topic("T", lambda _done: None)
+        put(source, again, "T")
+        put(source, [b"another"], "U")
+        data = bytes(source.log.segments[0].map[: source.log.end_offset])
+    with world.opened() as store:
+        follower = store.follow()
+        if not at_once:
+            give(store, follower, 0, data[:half])
+            settle(store)
+            assert bodies(store, "T") == [b"1", b"2", b"3", b"4", b"5"]
+            data = data[half:]
+        give(store, follower, follower.end, data)
+        assert bodies(store, "T") == again and bodies(store, "U") == [b"other", b"another"]
+        settle(store)
+    with world.opened() as store:
+        assert bodies(store, "T") == again and bodies(store, "U") == [b"other", b"another"]
+        assert store.recovered.findings == ()
+
+
+def test_entries_of_a_deleted_topic_are_seen_until_the_record_that_begins_it_anew_is(tmp_path: Path) -> None:
+    master, world = World(tmp_path / "m"), slave_of(tmp_path)
+    with master.opened() as source:
+        put(source, [b"1", b"2", b"3"], "T")
+        half = source.log.end_offset
+        put(source, [b"4"], "T")
+        source.delete_topic("T", lambda _done: None)
+        put(source, [b"new"], "T")
+        data = bytes(source.log.segments[0].map[: source.log.end_offset])
+    with world.opened() as store:
+        store.limit_readable(half)
+        follower = store.follow()
+        give(store, follower, 0, data[:half])
+        give(store, follower, half, data[half:])
+        queue = store.find_queue("T", 0)
+        assert queue is not None and (queue.readable, queue.next_offset) == (0, 1)
+        store.limit_readable(len(data))
+        assert bodies(store, "T") == [b"new"]

@@ -13,7 +13,7 @@ from ropewalk.format.record import encode_host
 from store.io.disk import Disk
 from store.message_store import MessageStore
 from store.queues.consume_queue import ConsumeQueue
-from store.read.reader import offset_by_time, store_time
+from store.read.store_times import offset_by_time, store_time
 from tests.store.worlds import SEGMENT_SIZE, World, put, records, settle
 
 BASE = 1_700_000_000_000

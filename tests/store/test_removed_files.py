@@ -15,7 +15,8 @@ from ropewalk.format.index import Geometry
 from store.io.disk import Disk
 from store.log.commitlog import segment_name
 from store.message_store import MessageStore
-from store.read.reader import GetResult, GetStatus, Reader, ReadLimits
+from store.read.reader import Reader
+from store.read.results import GetResult, GetStatus, ReadLimits
 from store.retention.rules import RetentionRules
 from tests.store.worlds import SEGMENT_SIZE, World, bodies, put, settle, wait_for, write_back
 

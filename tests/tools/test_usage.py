@@ -1,5 +1,8 @@
 """A wrong use of a command is told with the form that is right."""
 
+import json
+import sys
+
 import pytest
 
 from tests.tools.conftest import RunCommand
@@ -100,3 +103,13 @@ def test_words_that_are_no_utf_8_are_refused_in_words(ropewalk: RunCommand, word
     ended = ropewalk(*words.split(" "))
     assert ended.status in (1, 2) and "Traceback" not in ended.errors
     assert "this really" not in ended.errors
+
+
+def test_a_wrong_use_is_json_where_json_was_asked_for(
+    ropewalk: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("store", "verify", "a", "b", "--json")
+    monkeypatch.setattr(sys, "argv", ["ropewalk", *words])
+    ended = ropewalk(*words)
+    assert ended.status == 2
+    assert "the form is `ropewalk store verify DIR`" in json.loads(ended.errors)["error"]

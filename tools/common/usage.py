@@ -9,11 +9,14 @@ What is added here is the form of the command that was meant. A wrong value is t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import typer
+
+from tools.common.output import USAGE, fail
 
 __all__ = ["explain_usage", "form_of"]
 
@@ -46,7 +49,7 @@ _SHOWN_MAX: Final = 5
 
 
 def explain_usage(command: Any) -> None:
-    """Have the usage errors of all commands below a group tell the right form."""
+    """Have the usage errors of all commands below a group tell the right form; as JSON where `--json` is a word."""
     invoke = command.invoke
 
     def explaining(context: typer.Context) -> Any:
@@ -54,6 +57,8 @@ def explain_usage(command: Any) -> None:
             return invoke(context)
         except _UsageError as exc:
             _explain(exc)
+            if "--json" in sys.argv:
+                fail(cast(Any, exc).format_message(), exit_code=USAGE, as_json=True)
             raise
 
     command.invoke = explaining

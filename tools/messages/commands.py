@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
@@ -31,6 +31,9 @@ from tools.common.output import (
     report_error,
     telling,
 )
+
+if TYPE_CHECKING:
+    from ropewalk.client.core.consume.received import TopicQueue
 
 __all__ = ["consume", "produce", "pull"]
 
@@ -275,7 +278,10 @@ def consume(
         int | None, typer.Option("--count", "-c", min=0, help="Stop after so many messages.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Do not stop at the end of the topic; wait for more.")
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Do not stop at the end of the topic; wait for more, or for the topic."
+        ),
     ] = False,
     group: Annotated[
         str | None,
@@ -338,6 +344,7 @@ def consume(
         choose_sources,
         parse_form,
         parse_start,
+        wait_for_sources,
     )
     from tools.messages.consume import consume as read_all
 
@@ -364,7 +371,16 @@ def consume(
                 out.flush()
 
         with Client(name_server, timeout=timeout) as client:
-            sources = choose_sources(client, topics, queue, broker_name)
+
+            def choose() -> list[TopicQueue]:
+                return choose_sources(client, topics, queue, broker_name)
+
+            if follow:
+                sources, waited = wait_for_sources(choose, client.forget_routes, interrupts)
+                if waited and start is None:
+                    begin = parse_start("earliest")  # all of it is newer than this command
+            else:
+                sources = choose()
             names = sorted({source.topic for source in sources})
             several = len(names) > 1 or names != sorted(topics)
             look = Form(form, sys.stdout.isatty(), with_topic=several)
@@ -379,7 +395,7 @@ def consume(
                         tags,
                         follow,
                         count,
-                        lambda: choose_sources(client, topics, queue, broker_name),
+                        choose,
                         sql,
                     )
                     handled = read_all(

@@ -39,6 +39,7 @@ from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.options import TIMESTAMP_MIN
 from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.client.core.routes import Queue
+from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, TryElsewhere, TryLater, error_for
 from ropewalk.filter.sql92 import SqlSyntaxError, compile_filter
 from ropewalk.format.properties import P
@@ -161,6 +162,28 @@ def choose_sources(
     if not sources:
         raise UsageError(f"none of {', '.join(matching)} has such a queue")
     return sorted(set(sources))
+
+
+def wait_for_sources(
+    choose: Callable[[], list[TopicQueue]], forget_routes: Callable[[], None], interrupts: Interrupts
+) -> tuple[list[TopicQueue], bool]:
+    """Return the queues that `choose` returns once every topic is there, and whether one had to be waited for.
+
+    Raises `KeyboardInterrupt` at Ctrl-C, and what `choose` does of everything else.
+    """
+    waited = False
+    while True:
+        try:
+            return choose(), waited
+        except Rejected as exc:
+            if exc.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            if not waited:
+                note(f"{exc.remark}: waiting for the topic, Ctrl-C ends")
+        waited = True
+        with interrupts.while_waiting():
+            time.sleep(RETRY_PAUSE_S)
+        forget_routes()
 
 
 _PATTERN = re.compile(r"[*?\[]")

@@ -12,7 +12,7 @@ from ropewalk.codes import Permission, PullSysFlag, RequestCode, ResponseCode
 from ropewalk.format.properties import tags_code
 from ropewalk.format.record import decode_records
 from ropewalk.format.remoting import FRAME_SIZE_MAX, JSON, ROCKETMQ, Command
-from store.read.reader import GetStatus
+from store.read.results import GetStatus
 from tests.broker.harness import Client, InProcess, heartbeat_body, pull_ext, request, send_ext
 from tests.support.clocks import START_MS
 

@@ -20,7 +20,8 @@ from store.integrity.checksums import Checks, Damaged
 from store.io.disk import Disk
 from store.log.segment import Segment
 from store.message_store import MessageStore
-from store.read.reader import Reader, ReadLimits
+from store.read.reader import Reader
+from store.read.results import ReadLimits
 from tests.sim.disk import PowerLoss, SimDisk, SimFile
 from tests.store.integrity.scrubbing import running, scrubbing, turn
 from tests.store.worlds import wait_for

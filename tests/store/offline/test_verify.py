@@ -221,6 +221,20 @@ def test_a_store_of_rocketmq_is_clean_and_its_leftovers_are_notes(name: str, tmp
         assert found.counts.items == 386
 
 
+def test_a_queue_that_began_anew_as_its_topic_was_created_again_is_no_damage(tmp_path: Path) -> None:
+    """A slave's files: nobody deleted the topic there, so nothing beside the log tells of it."""
+    store = MessageStore(config(tmp_path), Disk(), Clock(), lambda: None)
+    store.open()
+    put(store, [b"1", b"2", b"3"], "T")
+    store.delete_topic("T", lambda _done: None)
+    put(store, [b"new"], "T")
+    settle(store)
+    store.close()
+    (tmp_path / "ropewalk" / "deleted").unlink()
+    assert damages(tmp_path) == []
+    assert any("deleted and created again" in finding.text for finding in look(tmp_path).findings)
+
+
 def gone(name: str) -> Callable[[Path], None]:
     return lambda root: shutil.rmtree(root / name)
 

@@ -12,7 +12,8 @@ from typing import TypeVar
 from ropewalk.format.record import decode_records
 from store.io.disk import Disk, MappedFile, PagedFile
 from store.message_store import MessageStore
-from store.read.reader import GetResult, GetStatus, Reader, ReadLimits
+from store.read.reader import Reader
+from store.read.results import GetResult, GetStatus, ReadLimits
 from tests.store.worlds import wait_for
 
 EVERYTHING = 128 << 20

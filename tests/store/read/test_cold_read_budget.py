@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import store.read.reader
 from store.io.disk import Disk
 from store.read.cold_read_budget import WAIT_MAX_S, WINDOW_BYTES, WINDOW_S, ColdReadBudget
-from store.read.reader import GetResult, GetStatus, Reader
+from store.read.reader import Reader
+from store.read.results import GetResult, GetStatus
 from tests.store.read.reading import COLD, EVERYTHING, WARM, ColdDisk, numbers, reading
 from tests.store.worlds import World, put, wait_for
 

@@ -22,7 +22,8 @@ from store.log.commitlog import segment_name
 from store.message_store import MessageStore
 from store.read import log_blocks
 from store.read.columns import cut_records
-from store.read.reader import GetResult, GetStatus, Reader, ReadLimits
+from store.read.reader import Reader
+from store.read.results import GetResult, GetStatus, ReadLimits
 from tests.store.read.reading import COLD, FAR, WARM, ColdDisk, numbers, outcome, reading
 from tests.store.worlds import HOST, World, put, settle, wait_for
 

@@ -20,7 +20,9 @@ from store.io.disk import Disk
 from store.log.commitlog import segment_name
 from store.message_store import MessageStore
 from store.read.bulk import BulkReader
-from store.read.reader import GetResult, GetStatus, Reader, ReadLimits, offset_by_time
+from store.read.reader import Reader
+from store.read.results import GetResult, GetStatus, ReadLimits
+from store.read.store_times import offset_by_time
 from tests.store.read.reading import COLD, EVERYTHING, FAR, WARM, ColdDisk, get, numbers, outcome, reading
 from tests.store.worlds import HOST, World, put, settle, wait_for, write_back
 from tests.support.long_run import LONG, ROOM_S

@@ -22,7 +22,8 @@ from store.index.helper import WorkerIndex
 from store.index.search import Query
 from store.io.disk import Disk, DiskFull, MappedFile
 from store.message_store import MessageStore
-from store.read.reader import GetResult, GetStatus, Reader, ReadLimits
+from store.read.reader import Reader
+from store.read.results import GetResult, GetStatus, ReadLimits
 from store.retention.cleaner import Cleaner
 from store.retention.rules import HOUR_MS, Decision, RetentionRules, Usage, decide, delete_hours
 from store.write_back import WriteBack

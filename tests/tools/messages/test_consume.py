@@ -237,6 +237,23 @@ def test_following_starts_at_the_end_and_stops_at_the_count(cluster: FakeCluster
     assert json.loads(out)["body"] == "new"
 
 
+def test_following_waits_for_a_topic_and_misses_none_of_its_messages(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    process = subprocess.Popen(
+        command_line("consume", "T", "--follow", "--count", "2"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=command_environment(cluster.address),
+        cwd=tmp_path,
+    )
+    assert process.stderr is not None
+    assert b"waiting for the topic" in process.stderr.readline()
+    fill(cluster, 2, queue_count=1)
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, b"0\n1\n")
+
+
 def test_following_survives_a_broker_that_goes_and_comes_back(cluster: FakeCluster, tmp_path: Path) -> None:
     fill(cluster, 1, queue_count=1)
     process = subprocess.Popen(
