@@ -12,5 +12,6 @@ To be read in this order:
     reopening.py        a store that is closed for a moment
     announcement.py     the ready line, and the configuration on request
     service_manager.py  the word to systemd
+    stop_signals.py     the signals that stop a process: in good order, or at once
     namesrv.py          `ropewalk namesrv`
 """

@@ -8,11 +8,9 @@ is no worse than a crash.
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 
 import structlog
@@ -30,13 +28,13 @@ from broker.process.launch import (
     connections_max,
     monotonic_ms,
     now_ms,
-    stop_signals,
 )
 from broker.process.logs import set_log_level
 from broker.process.options import BrokerOptions
 from broker.process.ports import PortBinder, Ports
 from broker.process.reopening import keep_aside, when_room
 from broker.process.service_manager import notify
+from broker.process.stop_signals import StopSignals
 from broker.process.table_saver import TableSaver
 from broker.remoting.connection import Connection, ConnectionHandler
 from broker.remoting.session import Handlers, Session
@@ -261,27 +259,25 @@ class BrokerProcess:
         if self._guard is not None:
             if (why := await self._guard.find_rival(self.config.namesrv_addr)) is not None:
                 raise StartFailed(why)
-        with trio.open_signal_receiver(*stop_signals()) as signals:
-            if self._metrics_server is not None:
-                self._metrics_server.start()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.shell.run)
-                nursery.start_soon(self._tick)
-                nursery.start_soon(self._sweep)
-                nursery.start_soon(self._save)
-                nursery.start_soon(self._registrar.run)
-                nursery.start_soon(self._replicate)
-                nursery.start_soon(self._routes.run)
-                nursery.start_soon(self._announce, started)
-                async for number in signals:
-                    log.info("stopping", signal=signal.Signals(number).name)
-                    notify("STOPPING=1")
-                    break
-                nursery.start_soon(self._second_signal, signals)
-                await self._stop()
-                nursery.cancel_scope.cancel()
-            # Now that nothing is served any more, what was answered last is in the tables, and no task saves them too.
-            await self._save_changed()
+        signals = StopSignals()
+        if self._metrics_server is not None:
+            self._metrics_server.start()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.shell.run)
+            nursery.start_soon(self._tick)
+            nursery.start_soon(self._sweep)
+            nursery.start_soon(self._save)
+            nursery.start_soon(self._registrar.run)
+            nursery.start_soon(self._replicate)
+            nursery.start_soon(self._routes.run)
+            nursery.start_soon(self._announce, started)
+            first = await signals.wait()
+            log.info("stopping", signal=first.name)
+            notify("STOPPING=1")
+            await self._stop()
+            nursery.cancel_scope.cancel()
+        # Now that nothing is served any more, what was answered last is in the tables, and no task saves them too.
+        await self._save_changed()
 
     async def _announce(self, started: float) -> None:
         with trio.move_on_after(_SETTLE_S):
@@ -332,10 +328,6 @@ class BrokerProcess:
             fresh.abandon()
             raise
         return fresh
-
-    async def _second_signal(self, signals: AsyncIterator[int]) -> None:
-        async for _signal in signals:
-            os._exit(130)
 
     async def _tick(self) -> None:
         while True:

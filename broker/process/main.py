@@ -23,6 +23,7 @@ from broker.process.launch import (
     refuse_unfit_interpreter,
 )
 from broker.process.options import BrokerOptions
+from broker.process.stop_signals import ignore_stop_signals
 from broker.settings.config import load_config
 from ropewalk.client.core.ids import local_ip
 
@@ -93,6 +94,7 @@ def run_broker(options: BrokerOptions) -> None:
             os._exit(_EXIT_FAILED)
         process.close()
         log.info("stopped")
+        ignore_stop_signals()
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 
 import structlog
 import trio
@@ -17,11 +16,11 @@ from broker.process.launch import (
     open_log,
     raise_file_limit,
     refuse_unfit_interpreter,
-    stop_signals,
     way_out,
 )
 from broker.process.options import NamesrvOptions
 from broker.process.service_manager import notify
+from broker.process.stop_signals import StopSignals, ignore_stop_signals
 from broker.remoting.session import PartialFrameBudget, Session
 from broker.remoting.shell import Shell
 from ropewalk.client.core.addresses import Address
@@ -67,17 +66,16 @@ class NamesrvProcess:
             ) from exc
 
     async def run(self, ready_line: str) -> None:
-        with trio.open_signal_receiver(*stop_signals()) as signals:
-            print(ready_line, flush=True)
-            notify("READY=1")
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.shell.run)
-                nursery.start_soon(self._sweep)
-                async for number in signals:
-                    log.info("stopping", signal=signal.Signals(number).name)
-                    notify("STOPPING=1")
-                    break
-                nursery.cancel_scope.cancel()
+        signals = StopSignals()
+        print(ready_line, flush=True)
+        notify("READY=1")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.shell.run)
+            nursery.start_soon(self._sweep)
+            first = await signals.wait()
+            log.info("stopping", signal=first.name)
+            notify("STOPPING=1")
+            nursery.cancel_scope.cancel()
 
     async def _sweep(self) -> None:
         seconds = 0
@@ -105,3 +103,4 @@ def run_namesrv(options: NamesrvOptions) -> None:
         trio.run(process.run, line)
     finally:
         process.shell.close()
+    ignore_stop_signals()

@@ -10,6 +10,8 @@ waits a moment and is not refused.
 Nothing here touches the broker but `Metrics`: two attributes that the loop publishes, and a number that asks for the
 next census. `/livez` and `/readyz` read the pulse alone and answer while a look at a slow disk is going on.
 
+Left to others: who may be connected, how many and how long (`visitors`).
+
     /livez    200 while the loop turns, 503 when it has not for `STUCK_MS`
     /readyz   200 while messages are taken, or would be if this were the master; else 503 with the reasons, a line each
     /metrics  Prometheus text, or OpenMetrics for who asks for it
@@ -111,22 +113,15 @@ class MetricsServer:
 
     def _serve(self) -> None:
         import trio
-        from hypercorn.config import Config
-        from hypercorn.trio import serve
 
-        config = Config()
-        config.bind = [f"fd://{os.dup(self._socket.fileno())}"]
-        config.include_server_header = False
-        config.accesslog = config.errorlog = None
-        config.keep_alive_timeout = 30
-        config.read_timeout = 30
-        config.graceful_timeout = 1
+        from broker.web.visitors import Visitors
 
         async def stopped() -> None:
             await trio.lowlevel.wait_readable(self._stop_fd)
 
         async def main() -> None:
-            await serve(application(self._metrics(), self._monotonic_ms), config, shutdown_trigger=stopped)  # type: ignore[arg-type]
+            self._socket.setblocking(False)
+            await Visitors(self._socket, application(self._metrics(), self._monotonic_ms)).serve(stopped)
 
         trio.run(main)
 

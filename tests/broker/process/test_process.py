@@ -16,7 +16,9 @@ import pytest
 import trio
 
 from broker.process.broker import BrokerProcess
+from broker.process.launch import stop_signals
 from broker.process.options import BrokerOptions
+from broker.process.stop_signals import EXIT_CUT_SHORT, StopSignals
 from broker.remoting.session import Session
 from broker.replication.group_member import LogReplaced
 from broker.settings.config import METRICS_PORT, METRICS_PORTS, load_config
@@ -251,6 +253,33 @@ def test_when_connections_take_all_descriptors_those_inside_are_served_and_the_s
     assert "cannot accept more connections" in stderr_of(tmp_path)
 
 
+def test_visitors_of_the_metrics_port_that_only_stay_take_no_descriptors_from_the_broker(
+    tmp_path: Path,
+) -> None:
+    few = ["sh", "-c", 'ulimit -n 256 && exec "$@"', "sh", *checkout_command()]
+    with broker(tmp_path, command=few) as running, ExitStack() as stack:
+        inside = stack.enter_context(Connection(address_of(running)))
+        host, _, port = str(running.ready["metrics"]).rpartition(":")
+        descriptors = Path(f"/proc/{running.process.pid}/fd")
+
+        def is_ready() -> bool:
+            with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as probe:
+                probe.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                return probe.recv(64).startswith(b"HTTP/1.1 200")
+
+        until(is_ready)
+        before = len(list(descriptors.iterdir()))
+        for n in range(160):
+            visitor = stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
+            visitor.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nX: " if n % 2 else b"")
+        assert is_ready(), "the last one that comes is let in"
+        assert len(list(descriptors.iterdir())) <= before + 256 // 16 + 2
+        for n in range(5):
+            assert ask(inside, V2, send_ext(f"T{n}"), b"meanwhile").code == 0
+        assert running.process.poll() is None
+    assert "Traceback" not in stderr_of(tmp_path)
+
+
 # -- it ends ----------------------------------------------------------------------------------------------
 
 
@@ -398,6 +427,61 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     with broker(tmp_path) as running, Connection(address_of(running)) as connection:
         answer = ask(connection, RequestCode.PULL_MESSAGE, pull_ext("T"))
         assert {r.body for r in decode_records(answer.body)} == {b"kept"}
+
+
+@pytest.mark.parametrize("gap_s", [0.0, 0.005, 0.02])
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_two_signals_close_together_end_in_a_sentence_and_no_failure(
+    tmp_path: Path, second: signal.Signals, gap_s: float
+) -> None:
+    with broker(tmp_path) as running:
+        running.process.send_signal(signal.SIGINT)
+        time.sleep(gap_s)
+        running.process.send_signal(second)
+        assert running.process.wait(PATIENCE_S) in (0, EXIT_CUT_SHORT)
+    assert "Traceback" not in stderr_of(tmp_path)
+    assert "critical" not in stderr_of(tmp_path)
+
+
+def test_a_name_server_that_hears_two_signals_ends_in_a_sentence_and_no_failure() -> None:
+    for second in (signal.SIGINT, signal.SIGTERM):
+        process = subprocess.Popen(
+            [*checkout_command(), "namesrv", "--port", "0", "--json"],
+            env=checkout_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            first_line(process, PATIENCE_S)
+            process.send_signal(signal.SIGINT)
+            process.send_signal(second)
+            _out, errors = process.communicate(timeout=PATIENCE_S)
+        finally:
+            stop(process)
+        assert process.returncode in (0, EXIT_CUT_SHORT)
+        assert b"Traceback" not in errors
+
+
+def test_a_signal_after_the_first_ends_a_process_at_once_whatever_it_is_about(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    before = {number: signal.getsignal(number) for number in stop_signals()}
+    ended: list[int] = []
+
+    async def stopped() -> None:
+        signals = StopSignals(ended.append)
+        signal.raise_signal(signal.SIGTERM)
+        assert await signals.wait() is signal.SIGTERM
+
+    try:
+        trio.run(stopped)
+        assert not ended
+        signal.raise_signal(signal.SIGINT)  # the loop is over, and what it leaves is being closed
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert ended == [EXIT_CUT_SHORT]
+    assert capfd.readouterr().err.startswith("SIGINT while stopping for SIGTERM: ended at once")
 
 
 def test_an_ephemeral_broker_leaves_nothing_behind(tmp_path: Path) -> None:
