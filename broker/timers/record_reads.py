@@ -47,7 +47,10 @@ def _resident(store: MessageStore, places: Sequence[Place]) -> list[bytes] | Non
         if offset >= window:
             found.append(segment.map[position : position + size])
             continue
-        data = segment.file.read_at_nowait(position, size)
+        try:
+            data = segment.file.read_at_nowait(position, size)
+        except OSError:
+            return None  # the reader thread meets it again, and answers with None
         if data is None:
             return None
         found.append(data)

@@ -98,6 +98,8 @@ class TimerService:
         self._enqueuing = self._reading = False
         """Whether the disk is asked for entries or records, and a run has to wait for it."""
         self._wake_ms = 0
+        self._trouble = self._page_failure = ""
+        """Why timers, and the page, wait for the disk."""
         self._walk: Walk | None = None
         self._row = -1
         """The next row of the walk to deliver, if it is no marker; the newest message is row 0."""
@@ -139,11 +141,18 @@ class TimerService:
         self._worker, self._page_worker = self._make_worker("sync"), self._make_worker("page")
         end = self._store.log.end_offset
         page = self._page.read(end) if not self._store.may_be_cut else None
-        progress = (page.read_ms, page.queue_offset) if page is not None else None
-        self.timers.open(self._clock(), end, self._queue_offset_of, progress)
+        self.timers.open(self._clock(), end, self._queue_offset_of, page)
         queue = self._find_queue()
         low, high = (queue.min_offset, queue.next_offset) if queue is not None else (0, 0)
         self.timers.queue_offset = min(max(self.timers.queue_offset, low), high)
+        self.timers.redo_to = min(self.timers.redo_to, high)
+        if self.timers.queue_offset < self.timers.redo_to:
+            log.error(
+                "the timer log lacks the end that it had, for the disk was full, or it is damaged: timer messages that "
+                "are not delivered are enqueued again from the commit log",
+                first=self.timers.queue_offset,
+                end=self.timers.redo_to,
+            )
         if page is not None and page.read_ms == self.timers.read_ms:
             self._skip, self._skip_ms = page.done, page.read_ms
         self._master_offset = self.timers.queue_offset
@@ -176,11 +185,16 @@ class TimerService:
             try:
                 if not self._store.may_be_cut:
                     self._page.write(self._store.log.end_offset, self._durable)
-                self.timers.flushed(self.timers.flush(wanted, self._durable_end)())
             except OSError as exc:
-                log.error(
-                    "the last timers go to no file: the next start enqueues them again", reason=str(exc)
-                )
+                log.error("how far timer messages are delivered cannot be written", reason=str(exc))
+            try:
+                result = self.timers.flush(wanted, self._durable_end)()
+                self.timers.flushed(result)
+                failure = result.failure
+            except OSError as exc:
+                failure = str(exc)
+            if failure:
+                log.error("the last timers go to no file: the next start enqueues them again", reason=failure)
 
     # -- roles ---------------------------------------------------------------------------------------
 
@@ -235,7 +249,9 @@ class TimerService:
 
     def _progress(self) -> Progress:
         skip = self._skip if self._skip_ms == self.timers.read_ms else 0
-        return Progress(self.timers.read_ms, self.timers.queue_offset, self._earlier + skip + self._done)
+        timers = self.timers
+        done = self._earlier + skip + self._done
+        return Progress(timers.read_ms, timers.queue_offset, done, timers.log.end)
 
     def read_behind_ms(self) -> int:
         """Return how far delivery is behind the clock, ms."""
@@ -281,11 +297,17 @@ class TimerService:
         except OSError as exc:
             self._pause(f"timers cannot be written: {exc}")
             return False
+        if self._trouble and not self._wake_ms - _RETRY_MS <= self._clock() <= self._wake_ms + _RETRY_MS:
+            log.info("timer messages go on", reason=self._trouble)
+            self._trouble = ""
         return more
 
     def _pause(self, reason: str) -> None:
+        """Try again after a while. One that goes on is told once."""
         self._wake_ms = self._clock() + _RETRY_MS
-        log.error("timer messages wait", reason=reason)
+        if not self._trouble:
+            log.error("timer messages wait", reason=reason)
+        self._trouble = reason
 
     def tick(self) -> None:
         """The work of time: flush, and drop files that nothing needs."""
@@ -295,18 +317,37 @@ class TimerService:
         if self._follows:
             self._follow_heard()
         self._note()
-        if not self._flush_ms - _FLUSH_MS <= now < self._flush_ms and not self._worker.pending:
-            self._flush_ms = now + _FLUSH_MS
-            wanted = self._checkpoint()
-            goes_back = wanted.read_ms < self.timers.claimed_ms
-            if self.timers.needs_flush(wanted) and not (goes_back and self._page_is_old):
-                self._worker.submit(self.timers.flush(wanted, self._durable_end), self._flushed)
-        if not self._expire_ms - _EXPIRE_MS <= now < self._expire_ms:
-            self._expire_ms = now + _EXPIRE_MS
-            for path in self.timers.log.expired(self._store.log.min_offset):
-                self._worker.submit(partial(self.timers.log.remove, path), lambda _none: None)
+        try:
+            self._flush(now)
+            self._expire(now)
+        except OSError as exc:
+            self._pause(f"timers cannot be written: {exc}")
         while self.timers.findings:
             log.warning("timers", finding=self.timers.findings.pop(0))
+
+    def _flush(self, now: int) -> None:
+        """Have what is pending made durable, once a second. Raises OSError."""
+        worker = self._worker
+        if worker is None or worker.pending or self._flush_ms - _FLUSH_MS <= now < self._flush_ms:
+            return
+        self._flush_ms = now + _FLUSH_MS
+        wanted = self._checkpoint()
+        goes_back = wanted.read_ms < self.timers.claimed_ms
+        if self.timers.needs_flush(wanted) and not (goes_back and self._page_is_old):
+            worker.submit(self.timers.flush(wanted, self._durable_end), self._flushed)
+
+    def _expire(self, now: int) -> None:
+        """Have files removed that nothing needs. Raises OSError."""
+        worker = self._worker
+        if worker is None or self._expire_ms - _EXPIRE_MS <= now < self._expire_ms:
+            return
+        self._expire_ms = now + _EXPIRE_MS
+        for path in self.timers.log.expired(self._store.log.min_offset):
+            worker.submit(partial(self.timers.log.remove, path), self._removed)
+
+    def _removed(self, failure: str) -> None:
+        if failure:
+            log.warning("a file of the timer log cannot be removed", reason=failure)
 
     @property
     def _page_is_old(self) -> bool:
@@ -344,9 +385,10 @@ class TimerService:
 
         def done(failure: str) -> None:
             self._written = now
-            if failure:
+            if failure and not self._page_failure:
                 log.error("how far timer messages are delivered cannot be written", reason=failure)
-            else:
+            self._page_failure = failure
+            if not failure:
                 self._page_backs = backs
                 self._write_page()
 
@@ -433,17 +475,21 @@ class TimerService:
                     timers.queue_offset += 1
                     continue
                 due_ms, topic, queue_text, store_ms, born_ms, is_marker, comes_again = new
-                if not follows and due_ms - due_ms % precision < timers.read_ms:
+                again = timers.queue_offset < timers.redo_to
+                if not follows and not again and due_ms - due_ms % precision < timers.read_ms:
                     if not is_marker and not self._put([(decode_timer(data, offset), ENQUEUED_LATE, False)]):
                         return
-                elif timers.enqueue(
-                    due_ms,
-                    store_ms,
-                    offset,
-                    size,
-                    _hash_of(topic),
-                    delete=is_marker,
-                    follows=follows,
+                elif (
+                    timers.enqueue(
+                        due_ms,
+                        store_ms,
+                        offset,
+                        size,
+                        _hash_of(topic),
+                        delete=is_marker,
+                        follows=follows or again,
+                    )
+                    and not again
                 ):
                     waiting[topic] = waiting.get(topic, 0) + (-1 if is_marker else 1)
                     if not follows and not self._serves(topic):
@@ -528,7 +574,7 @@ class TimerService:
         # between the two. What is enqueued meanwhile becomes durable as ever.
         now_at = self._progress()
         if self._durable.read_ms > now_at.read_ms:
-            self._durable = Progress(now_at.read_ms, self._durable.queue_offset)
+            self._durable = replace(self._durable, read_ms=now_at.read_ms, done=0)
             self._durable_end = self._store.log.flushed_offset
         self._known = self._store.log.end_offset, now_at
 

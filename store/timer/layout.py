@@ -98,8 +98,8 @@ class Unit(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Tell whether size and magic are those of a unit."""
-        return self.size == UNIT_SIZE and 0 < self.magic <= 15
+        """Tell whether the fields can be those of a unit; one that a full disk cut off has no size of a record."""
+        return self.size == UNIT_SIZE and 0 < self.magic <= 15 and self.offset >= 0 < self.record_size
 
 
 def blank_of(remaining: int) -> bytes:

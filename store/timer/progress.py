@@ -1,8 +1,8 @@
 """The page of a killed process: how far timers were delivered, to within milliseconds.
 
-    <root>/ropewalk/timer    magic "RWT1" | boot id 16 bytes | 4 x i64 | CRC32C u32
+    <root>/ropewalk/timer    magic "RWT2" | boot id 16 bytes | 5 x i64 | CRC32C u32
 
-The numbers are the log's end, read time, queue offset and `done`.
+The numbers are the log's end, read time, queue offset, `done`, and the end of the timer log.
 
 A killed process leaves the page cache, and so every copy it ever appended: on the boot that wrote it, and while the
 commit log still reaches as far, the page is newer than the checkpoint. A machine that loses power may keep the page and
@@ -22,9 +22,9 @@ import crc32c
 from store.io.disk import Disk
 
 PAGE_SIZE: Final = 4096
-_PAGE: Final = struct.Struct(">4s16s4q")
+_PAGE: Final = struct.Struct(">4s16s5q")
 _CRC: Final = struct.Struct(">I")
-_MAGIC: Final = b"RWT1"
+_MAGIC: Final = b"RWT2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,14 @@ class Progress:
     queue_offset: int
     done: int = 0
     """Messages of the slot at `read_ms` that are delivered."""
+    units_end: int = 0
+    """The end of the own timer log behind the units of all messages before `queue_offset`, written or in memory."""
 
 
 def encode_page(boot: bytes, log_end: int, progress: Progress) -> bytes:
     """Return the page."""
-    body = _PAGE.pack(_MAGIC, boot, log_end, progress.read_ms, progress.queue_offset, progress.done)
+    numbers = progress.read_ms, progress.queue_offset, progress.done, progress.units_end
+    body = _PAGE.pack(_MAGIC, boot, log_end, *numbers)
     return (body + _CRC.pack(crc32c.crc32c(body))).ljust(PAGE_SIZE, b"\0")
 
 
@@ -48,12 +51,12 @@ def decode_page(data: bytes | None, boot: bytes, log_end: int) -> Progress | Non
     if data is None or len(data) != PAGE_SIZE:
         return None
     body = data[: _PAGE.size]
-    magic, its_boot, its_end, read_ms, queue_offset, done = _PAGE.unpack(body)
+    magic, its_boot, its_end, *numbers = _PAGE.unpack(body)
     if magic != _MAGIC or _CRC.unpack_from(data, _PAGE.size)[0] != crc32c.crc32c(body):
         return None
     if its_boot != boot or not any(boot) or its_end > log_end:
         return None
-    return Progress(read_ms, queue_offset, done)
+    return Progress(*numbers)
 
 
 class ProgressPage:

@@ -60,14 +60,15 @@ class TimerLog:
             if size != self.file_size:
                 raise StoreDamaged(
                     f"{path} has {size} bytes, but mappedFileSizeTimerLog is {self.file_size}: start with the size "
-                    "that the timer log was written with"
+                    "that the timer log was written with, or remove `timerlog` to have pending timers enqueued again "
+                    "from the commit log"
                 )
             base = int(name)
             if self.bases and base != self.bases[-1] + self.file_size:
                 raise StoreDamaged(
                     f"the timer log has no file at position {self.bases[-1] + self.file_size} in {self.directory}, and "
-                    f"one at {base}: restore it, or remove `timerlog`, `timerwheel` and `config/timercheck` to have "
-                    f"pending timers enqueued again from the commit log"
+                    f"one at {base}: restore it, or remove `timerlog` to have pending timers enqueued again from the "
+                    "commit log"
                 )
             self.bases.append(base)
         self.end = self._written = self.bases[-1] + self.file_size if self.bases else 0
@@ -88,7 +89,7 @@ class TimerLog:
                     unit = Unit(*fields)
                     if is_blank(unit.magic):
                         break
-                    if not unit.is_sound or base + position >= self.end:
+                    if not unit.is_sound or not unit.prev < base + position < self.end:
                         return
                     yield base + position, unit
                     position += UNIT_SIZE
@@ -141,10 +142,13 @@ class TimerLog:
         return self.bases[-1] + self.file_size - self.end if self.bases else 0
 
     def _begin_file(self, base: int) -> None:
-        if self.bases and self.end < base:
-            self._buffer += blank_of(base - self.end)
+        # Each step may find the disk full, and all of them are repeated then.
         self.write()
         self._disk.create_paged(self._path(base), self.file_size)
+        if self.bases and self.end < base:
+            last = self.bases[-1]
+            self._disk.open_paged(self._path(last)).write_at(self.end - last, blank_of(base - self.end))
+            self._unsynced.add(last)
         self.bases.append(base)
         self.end = self._written = base
 
@@ -234,9 +238,13 @@ class TimerLog:
             del self.bases[0]
         return gone
 
-    def remove(self, path: Path) -> None:
-        """Remove a file that `expired` returned. Blocks."""
-        self._disk.remove(path)
+    def remove(self, path: Path) -> str:
+        """Remove a file that `expired` returned; return why that failed, or nothing. Blocks."""
+        try:
+            self._disk.remove(path)
+        except OSError as exc:
+            return str(exc)
+        return ""
 
     def _path(self, base: int) -> Path:
         return self.directory / segment_name(base)

@@ -15,6 +15,10 @@ A start believes the wheel up to the checkpoint's end of the log, and raises slo
 most what a flush interval enqueued. Units of records that the commit log has lost are cut. A wheel that contradicts
 the log is built again from all of its units: seconds for a million.
 
+A `queue_offset` counts only with the units behind it: each claim names the end that the log then had. Where the log
+ends before it, because the disk was full or the file is damaged or gone, the messages behind its last unit are enqueued
+again (`redo_to`), but for those whose slot is delivered.
+
 A unit is known to be delivered by its slot alone, which lies before `read_ms` or is cleared. Before `read_ms` goes back
 below slots that are delivered, a flush has therefore to have cleared them in the wheel's file, and to have placed the
 checkpoint's end of the log behind their units: from then on no start raises them again. (A wheel that is built again
@@ -51,6 +55,7 @@ from store.timer.layout import (
     decode_history,
     encode_history,
 )
+from store.timer.progress import Progress
 from store.timer.timer_log import BlockPlace, TimerLog
 from store.timer.wheel import TimerWheel
 
@@ -141,6 +146,8 @@ class TimerStore:
         """The latest read time that the file may have: a flush that failed, or is under way, has perhaps written it."""
         self.read_ms = 0
         self.queue_offset = 0
+        self.redo_to = 0
+        """Messages before this queue offset were enqueued once: those with a slot before `read_ms` are delivered."""
         self.findings: list[str] = []
         self._disk = disk
         self._cleared_ms = 0
@@ -148,6 +155,8 @@ class TimerStore:
         self._file_cleared_ms = 0
         """Slots before this time are cleared in the wheel's file too, and their units are before the checkpoint's end.
         0 while a flush is under way."""
+        self._failure = ""
+        """Why the last flush failed; empty if it did not."""
         self._wants_back = False
         """Whether `read_ms` cannot go back for want of a flush."""
         self._done_to = NONE
@@ -165,13 +174,13 @@ class TimerStore:
         now_ms: int,
         log_end: int,
         queue_offset_of: Callable[[Unit], int],
-        progress: tuple[int, int] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Read wheel, log and checkpoint, and bring them together. Blocks. Raises `StoreDamaged`.
 
         `log_end` is the end of the commit log; `queue_offset_of` returns the place in the timer topic of the message
-        of a unit, or -1. `progress`, read time and queue offset, counts where it is newer than the checkpoint: an older
-        one is from before another broker had the directory.
+        of a unit, or -1. `progress` counts where it is newer than the checkpoint: an older one is from before another
+        broker had the directory.
         """
         precision = self.rules.precision_ms
         page = self._disk.read_file(self._path)
@@ -185,10 +194,10 @@ class TimerStore:
         if not self._history:  # nothing is delivered so far, or by another broker, whose copies the log has
             self._history.append(Claim(known.read_ms, known.queue_offset, log_end if known.read_ms else 0))
         known, lowered = self._covered(known, log_end)
-        if progress is not None and progress[0] >= known.read_ms:
-            read_ms, enqueued = progress
-            enqueued = max(enqueued, known.queue_offset)
-            known = replace(known, read_ms=read_ms, queue_offset=enqueued, master_queue_offset=enqueued)
+        claims = [(known.queue_offset, known.log_end)]
+        if progress is not None and progress.read_ms >= known.read_ms:
+            claims.append((progress.queue_offset, progress.units_end))
+            known = replace(known, read_ms=progress.read_ms)
         oldest = self._floor(now_ms) - (SLOTS_TOTAL - BLANK_SLOTS) * precision
         self.read_ms = self._cleared_ms = max(self._floor(known.read_ms), oldest)
         if 0 < known.read_ms < oldest:
@@ -200,10 +209,9 @@ class TimerStore:
         last = self._find_end(known, log_end, trusted=has_wheel and not lowered)
         if not known.read_ms and last is None:
             self.read_ms = self._cleared_ms = self._floor(now_ms)
-        offset = known.queue_offset
-        if last is not None:
-            offset = max(offset, queue_offset_of(last) + 1)
-        self.queue_offset = offset
+        found = 0 if last is None else queue_offset_of(last) + 1
+        self.queue_offset = max([found, *(offset for offset, end in claims if end <= self.log.end)])
+        self.redo_to = max(offset for offset, _end in claims)
 
     def _covered(self, known: Checkpoint, log_end: int) -> tuple[Checkpoint, bool]:
         """Return the newest progress whose copies the commit log has, and whether that is an earlier one.
@@ -252,10 +260,18 @@ class TimerStore:
         log.cut(end)
         if lost or self._contradicts(end):
             self.findings.append("the timer wheel is built again from the timer log")
-            wheel.clear_all()
-            for position, unit in log.units(log.bases[0] if log.bases else 0):
-                self._raise(position, unit)
-                last = unit
+            last = self._rebuild()
+        return last
+
+    def _rebuild(self) -> Unit | None:
+        """Build the wheel from all units, and cut the log behind the last that can be read; return it. Blocks."""
+        self.wheel.clear_all()
+        end, last = self.log.bases[0] if self.log.bases else 0, None
+        for position, unit in self.log.units(end):
+            self._raise(position, unit)
+            end, last = position + UNIT_SIZE, unit
+        if end < self.log.end:
+            self.log.cut(end)
         return last
 
     def _last_before(self, end: int, log_end: int) -> tuple[int, Unit | None, bool]:
@@ -283,7 +299,7 @@ class TimerStore:
     def _raise(self, position: int, unit: Unit) -> None:
         """Make a unit the newest of its slot, unless the slot is delivered or has a newer one."""
         time = unit.slot_ms // self.rules.precision_ms
-        if unit.slot_ms < self.read_ms:
+        if unit.slot_ms < self._cleared_ms:
             return
         slot = self.wheel.get(time)
         if slot.last < position:
@@ -524,7 +540,11 @@ class TimerStore:
         if not result.failure:
             self.checkpoint, self.claimed_ms = result.checkpoint, result.checkpoint.read_ms
             self._file_cleared_ms, self._wants_back = result.cleared_ms, False
-            return
-        self.wheel.restore_dirty(result.runs)
-        self.log.restore_unsynced(result.paths)
-        self.findings.append(f"pending timers cannot be written, and are kept in memory: {result.failure}")
+        else:
+            self.wheel.restore_dirty(result.runs)
+            self.log.restore_unsynced(result.paths)
+            if result.failure != self._failure:
+                self.findings.append(
+                    f"pending timers cannot be written, and are kept in memory: {result.failure}"
+                )
+        self._failure = result.failure

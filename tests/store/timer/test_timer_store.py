@@ -22,6 +22,7 @@ from store.timer.layout import (
     Unit,
     decode_history,
 )
+from store.timer.progress import Progress
 from store.timer.timer_store import TimerRules, TimerStore, Walk, is_delete, is_rolled
 
 START_MS = 1_700_000_000_000
@@ -48,7 +49,7 @@ def opened(
     disk: Disk | None = None,
 ) -> TimerStore:
     timers = TimerStore(root, rules, disk or Disk())
-    timers.open(now_ms, log_end, number_of, progress)
+    timers.open(now_ms, log_end, number_of, Progress(*progress) if progress else None)
     return timers
 
 
