@@ -71,8 +71,8 @@ class Cleaner:
         """Where those begin that are still in the log, and were told of."""
         self._is_full = False
         """Whether messages are refused because of the room on the disk."""
-        self._newest = -1
-        """Where the segment begins that was appended to when the directory was looked up last."""
+        self._newest: int | None = None
+        """Where the segment begins that was appended to when the directory was looked up last; -1 if there was none."""
         self._unwritable: str | None = None
         """Why nothing can be appended durably any more, or None."""
         self._rules = rules
@@ -165,6 +165,8 @@ class Cleaner:
         if self._log.spare is not None and self._log.spare.base_offset in gone:
             self._log.discard_spare()
         segments = self._log.segments
+        newest = self._newest
+        is_newest_gone = newest is not None and any(newest <= s.base_offset in gone for s in segments[:-1])
         count = 0
         while (
             count < len(segments) - 1
@@ -180,7 +182,7 @@ class Cleaner:
                 f"{names} ({count} files): removed by something else while open here. The commit log begins at offset "
                 f"{self._log.min_offset} now, and messages before it are gone"
             )
-        if self._newest in gone and self._newest < segments[-1].base_offset and self._unwritable is None:
+        if is_newest_gone and self._unwritable is None:
             # Old files are removed by people who need room. The newest one goes with its whole directory.
             self._unwritable = (
                 f"{self._log.directory} was removed by something else while it was open, the newest file with it, so "

@@ -89,6 +89,7 @@ def read(store: MessageStore, offset: int) -> GetResult | None:
 
 
 def test_the_oldest_files_of_the_log_are_served_as_gone(world: World, store: MessageStore) -> None:
+    pass_time(world, store)
     first = store.log.segments[2].base_offset
     for index in (0, 1):
         path_of(store, index).unlink()
@@ -118,6 +119,23 @@ def test_a_log_whose_directory_was_removed_takes_no_message_though_it_has_a_new_
     assert len([line for line in said if line == store.refusal]) == 1
     pass_time(world, store)
     assert store.refusal is not None, "it stays like this until it is restarted"
+
+
+def test_a_young_log_whose_directory_was_removed_takes_no_message(tmp_path: Path) -> None:
+    world = World(tmp_path / "store")
+    store = MessageStore(replace(world.config, retention=RetentionRules()), Disk(), world.clock, lambda: None)
+    store.open()
+    pass_time(world, store, 1)  # its directory is looked up while there is no file
+    put(store, [bytes(900)])
+    settle(store)
+    shutil.rmtree(store.log.directory)
+    while not path_of(store, -1).exists():
+        put(store, [bytes(900)])
+        settle(store)
+    write_back(store)
+    pass_time(world, store)
+    assert store.refusal is not None and "messages are refused" in store.refusal
+    store.close()
 
 
 def test_a_file_in_the_middle_of_the_log_is_said_with_how_to_save_it(
