@@ -78,6 +78,8 @@ class MessageStore:
         self.removable_offset = NO_LIMIT if config.ledger is None else 0
         """The log offset behind which retention removes nothing, however old: in DLedger mode the group's tables are
         records of the log, and whoever has them in a snapshot says so."""
+        self.deletions: dict[str, int] = {}
+        """In DLedger mode: topics that were deleted here, and the end of the log then, until the group hears of it."""
         self.recovered = Recovered(0, 0)
         self._now_ms = now_ms
         self._disk = disk
@@ -240,27 +242,41 @@ class MessageStore:
 
     # -- queues --------------------------------------------------------------------------------------
 
-    def delete_topic(self, topic: str, done: Callable[[bool], None]) -> None:
+    def delete_topic(self, topic: str, done: Callable[[bool], None], before: int = NO_LIMIT) -> None:
         """Forget a topic's queues at once, then remove their files; its records stay where they are.
 
+        Those queues stay whose last record is behind log offset `before`: of the topic that was created again since.
         `done(False)` says that the disk had no room to note the deletion: the next start may bring the queues back.
         Whoever holds one of the queues finds it empty.
         """
-        gone = self.queues.pop(topic, {}).values()
+        queues = self.queues.get(topic, {})
+        gone = [queue for queue in queues.values() if queue.max_physical <= before]
         if self.follower is not None:
             self.follower.forget_queues()
+        if self.replica is not None:
+            self.replica.forget_queues()
         entries = sum(queue.written - queue.first for queue in gone) + self.dispatcher.forget(gone)
         for queue in gone:
+            del queues[queue.queue_id]
             queue.forget()
             self.pool.forget(queue)
+        if not queues:
+            self.queues.pop(topic, None)
         if gone:
             self._appender.forget(gone)
-        text = self._deleted.note(topic, self.log.end_offset, self.log.min_offset)
+        if self.may_be_cut and before == NO_LIMIT:
+            self.deletions[topic] = self.log.end_offset
+        # Behind the shown end the log may be cut, and get other records, which nobody deleted.
+        end = self.readable_offset if self.may_be_cut else self.log.end_offset
+        text = self._deleted.note(topic, min(before, end), self.log.min_offset)
         self._write_back.give_up(entries)
+        directory = self.table.directory / topic
+        directories = [queue.directory for queue in gone] if queues else [directory]
 
         def remove() -> None:
             self._deleted.save(text)
-            self._disk.remove_tree(self.table.directory / topic)
+            for each in directories:
+                self._disk.remove_tree(each)
 
         self._write_back.worker.submit(lambda: unless_full(remove), done)
 

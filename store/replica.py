@@ -134,6 +134,10 @@ class Replica:
         self._known.clear()
         self._indexed = self._store.readable_offset
 
+    def forget_queues(self) -> None:
+        """Look up every queue again, as one was deleted."""
+        self._known.clear()
+
     # -- showing -------------------------------------------------------------------------------------
 
     def show_through(self, index: int, term: int, pos: int) -> tuple[int, int, int]:

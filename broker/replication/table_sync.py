@@ -147,7 +147,7 @@ class TableSync:
         """Take over the tables in the master's answer, and how far its consumers may read."""
         broker = self._broker
         if answer.topics is not None:
-            self.adopt_topics(answer.topics)
+            self.adopt_topics(answer.topics, min(answer.end, broker.store.whole_end))
             self.adopted_topics = broker.topics.data_version
         if answer.groups is not None:
             gone = broker.groups.adopt(answer.groups)
@@ -175,13 +175,16 @@ class TableSync:
         self.apply_progress()
         broker.store.limit_readable(answer.readable)
 
-    def adopt_topics(self, value: dict[str, object]) -> None:
-        """Replace the table of topics by the master's, and remove topics of this broker alone."""
+    def adopt_topics(self, value: dict[str, object], end: int) -> None:
+        """Replace the table of topics by the master's, and remove topics of this broker alone.
+
+        The master's log was `end` bytes long then, or longer: messages behind that are of a topic created since.
+        """
         broker = self._broker
         gone = broker.topics.adopt(value)
         for name in gone:
             broker.offsets.remove_topic(name)
-            broker.store.delete_topic(name, lambda _done: None)
+            broker.store.delete_topic(name, lambda _done: None, end)
         if gone:
             log.warning(
                 "topics that the master does not have are removed here", topics=gone[:20], count=len(gone)

@@ -47,7 +47,7 @@ class DeletedTopics:
     def note(self, topic: str, end_offset: int, log_min_offset: int) -> bytes:
         """Remember a deletion; the text that `save` has to make durable. Forgets those the log has outlived."""
         self._ends = {name: end for name, end in self._ends.items() if end > log_min_offset}
-        self._ends[topic] = end_offset
+        self._ends[topic] = max(end_offset, self._ends.get(topic, 0))
         return json.dumps(self._ends, indent=1, sort_keys=True).encode()
 
     def save(self, text: bytes) -> None:

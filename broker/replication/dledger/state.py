@@ -8,7 +8,8 @@ they are committed. So a new leader has every change that anybody was told of, a
     {"topics": {name: config}, "goneTopics": [name],          {"delays": {level: offset},
      "groups": {name: config}, "goneGroups": [name],           "offsets": {"topic@group": {queue id: offset}},
      "forbidden": {group: {topic: bits}},                      "gonePairs": ["topic@group"],
-     "timing": pending timers by topic, as in code 61,         "timers": [read time, queue offset, done]}
+     "goneQueues": {topic: log offset},                        "timers": [read time, queue offset, done]}
+     "timing": pending timers by topic, as in code 61,
 
 Values are whole and never differences, so a record that is applied twice changes nothing. Topics, groups and progress
 of delays and timers are logged at the end of the turn in which they changed, behind the copies that were delivered in
@@ -20,7 +21,8 @@ committed, and what a start reads: from the last full copy on. A leader makes an
 are many and larger than it, and when the log has grown by much since. Every member keeps a full copy in a file too
 (`TableSnapshots`): retention removes records, and a start reads from that copy on.
 
-The configuration of a deleted topic goes on every member, the queues of its messages only where it was deleted.
+A deleted topic goes on every member with its queues: `goneQueues` has the end of the leader's log at that time. Queues
+with a message behind it are of a topic that was created again since. A full copy has all that the log still tells of.
 """
 
 from __future__ import annotations
@@ -103,6 +105,8 @@ class LedgerState:
         """Records and bytes since the last full copy, and its size."""
         self._topics: dict[str, TopicConfig] = {}
         self._groups: dict[str, SubscriptionGroupConfig] = {}
+        self._gone_queues: dict[str, int] = {}
+        """By deleted topic: the end of the log when it was deleted last."""
         self._forbidden: Document = {}
         """The tables as they were logged last."""
         self._noted: tuple[int, int, int] = (-1, -1, -1)
@@ -207,6 +211,7 @@ class LedgerState:
             context.topics.supplement({"topicConfigTable": topics}, now)
         for name in change.get("goneTopics", ()):
             context.topics.delete(name, now)
+        self._forget_queues(change)
         if groups := change.get("groups"):
             context.groups.supplement({"subscriptionGroupTable": groups}, now)
         for name in change.get("goneGroups", ()):
@@ -232,10 +237,23 @@ class LedgerState:
                 "dataVersion": full.get("groupsVersion"),
             }
         )
+        self._gone_queues = {}
+        self._forget_queues(full)
         context.topics_changed()
         context.offsets.adopt(dict(_offsets(full.get("offsets", {}))))
         self._keep_deliveries(full)
         context.offsets.removed = []
+
+    def _forget_queues(self, change: Document) -> None:
+        """Delete queues of deleted topics, as far as their last message is from before the deletion."""
+        store = self._context.store
+        for topic, end in change.get("goneQueues", {}).items():
+            self._gone_queues[topic] = end
+            queues = store.queues.get(topic, {}).values()
+            if end > store.log.min_offset and any(
+                queue.next_offset and queue.max_physical <= end for queue in queues
+            ):
+                store.delete_topic(topic, lambda _done: None, end)
 
     def _keep_deliveries(self, change: Document) -> None:
         timers = self._context.timers
@@ -259,6 +277,7 @@ class LedgerState:
     def follow(self) -> None:
         """Log nothing any more. What was not logged stays until the next leader's tables replace it."""
         self._leads, self.is_ahead = False, True
+        self._context.store.deletions = {}
         self._waiting.clear()
         self._parts = []
         self._context.offsets.resets.clear()
@@ -310,6 +329,9 @@ class LedgerState:
             self._collect_all()
             return
         change: Document = {}
+        if context.store.deletions:
+            change["goneQueues"] = context.store.deletions
+            self._note_deletions()
         noted = context.topics.generation, context.groups.generation, context.delays.changed
         if noted != self._noted:
             self._collect_tables(change)
@@ -351,6 +373,10 @@ class LedgerState:
             change["forbidden"] = forbidden
         self._topics, self._groups, self._forbidden = topics, groups, forbidden
 
+    def _note_deletions(self) -> None:
+        self._gone_queues.update(self._context.store.deletions)
+        self._context.store.deletions = {}
+
     def _collect_timers(self, change: Document, now: int) -> None:
         timers = self._context.timers
         delivered = timers.delivered + timers.cancelled
@@ -389,7 +415,11 @@ class LedgerState:
         self._collect_tables(tables)
         context.offsets.removed = []
         self._sequence, self._offsets_at = context.offsets.journal.sequence, context.monotonic_ms()
+        self._note_deletions()
+        begin = context.store.log.min_offset
+        self._gone_queues = {topic: end for topic, end in self._gone_queues.items() if end > begin}
         first: Document = {
+            "goneQueues": self._gone_queues,
             "forbidden": self._forbidden,
             "topicsVersion": context.topics.data_version.to_json(),
             "groupsVersion": context.groups.data_version.to_json(),

@@ -40,6 +40,7 @@ class RocketMQTables:
         host, _, port = address.rpartition(":")
         async with open_connection(f"{host}:{int(port) - 2}", timeout=CALL_S) as fast:
             while broker.follows(address):
+                end = context.store.whole_end  # what comes while the master answers may be of newer topics
                 topics = await self._table(fast, RequestCode.GET_ALL_TOPIC_CONFIG)
                 offsets = await self._table(link, RequestCode.GET_ALL_CONSUMER_OFFSET)
                 delays = await self._table(link, RequestCode.GET_ALL_DELAY_OFFSET)
@@ -51,7 +52,7 @@ class RocketMQTables:
                         context.timers.follow(timers)
                     if counts is not None:
                         context.timers.metrics.adopt(counts)
-                    self._adopt(topics, offsets, delays, groups)
+                    self._adopt(topics, end, offsets, delays, groups)
                     broker.member.lost_ms = -1
                 self._on_synced()
                 await trio.sleep(ROCKETMQ_SYNC_S)
@@ -89,13 +90,14 @@ class RocketMQTables:
     def _adopt(
         self,
         topics: dict[str, Any] | None,
+        end: int,
         offsets: dict[str, Any] | None,
         delays: dict[str, Any] | None,
         groups: dict[str, Any] | None,
     ) -> None:
         context, tables = self._broker.context, self._broker.member.tables
         if topics is not None:
-            tables.adopt_topics(topics)
+            tables.adopt_topics(topics, end)
         if groups is not None:
             context.groups.adopt(groups)
         if offsets is not None:

@@ -61,6 +61,48 @@ def test_messages_of_a_topic_created_again_are_there_after_a_change_of_leader(
         until_all(group, [*NEW, b"after"])
 
 
+def test_the_queues_of_a_deleted_topic_go_on_every_member(tmp_path: Path) -> None:
+    """The next leader's topic of that name begins without the messages of before."""
+    with LedgerBrokers(tmp_path) as group:
+        send(group, *OLD)
+        until_all(group, OLD)
+        away = int(group.followers()[0].id[1])
+        group.stop(away)
+        delete(group)
+        group.start(away)
+        group.until(lambda: not any("T" in member.broker.store.queues for member in group.members.values()))
+        group.stop(int(group.leader().id[1]))
+        send(group, *NEW)
+        until_all(group, NEW)
+        for index in list(group.members):
+            group.stop(index)
+            group.start(index)
+            until_all(group, NEW)
+
+
+def test_a_deletion_that_is_logged_late_spares_the_topic_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log had no room for the record of the deletion before messages of the new topic found some."""
+    with LedgerBrokers(tmp_path) as group:
+        send(group, *OLD)
+        until_all(group, OLD)
+        state = group.leader().member.state
+        with monkeypatch.context() as patch:
+            patch.setattr(state, "_append", lambda tag, body: False)
+            delete(group)
+            group.turn()
+            assert not state.is_logged
+            send(group, *NEW)
+        send(group, b"after")
+        until_all(group, [*NEW, b"after"])
+        group.turn()
+        for index in list(group.members):
+            group.stop(index)
+            group.start(index)
+            until_all(group, [*NEW, b"after"])
+
+
 def test_a_member_that_starts_again_has_the_messages_of_the_topic_created_again(tmp_path: Path) -> None:
     """Its recovery finds records of both lives of the topic."""
     with LedgerBrokers(tmp_path) as group:

@@ -3,6 +3,8 @@
     ("end", queue)       appends, and reads of the queue's end (code 30) at any member            LOG
     ("offset", key)      commits of an offset, answered (15) or oneway, and reads of it (14)      REGISTER
 
+One of them, in some lives, sends to a topic of its own and deletes it (215); it is created again by the next message.
+
 The offset that is written changes every half second: a history is cheap to judge where few calls meet on one key.
 """
 
@@ -216,6 +218,46 @@ class Client:
             hear, self._hear = self._hear, None
             hear(None)
             self._soon()
+
+
+class Recreator(Client):
+    """The one client that sends to a topic and deletes it, again and again."""
+
+    def _go_on(self) -> None:
+        world, chance = self._world, self._world.chance
+        if world.quiet:
+            return
+        if not self._connect(world.supposed_leader()):
+            self._soon()
+        elif world.recreated and chance.random() < 0.25:
+            self._delete()
+        else:
+            self._send_again()
+
+    def _send_again(self) -> None:
+        world = self._world
+        body = world.next_body()
+
+        def hear(answer: Command | None) -> None:
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                world.recreated.append(body)
+
+        self._ask(_send(world.recreated_topic, 0, body, world.now_ms()), hear)
+
+    def _delete(self) -> None:
+        world = self._world
+        topic = world.recreated_topic
+        world.recreated.clear()
+
+        def hear(answer: Command | None) -> None:
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                world.deletions += 1
+            else:
+                world.recreated_topic = (
+                    f"again{world.next_number()}"  # nobody knows when it is deleted, if ever
+                )
+
+        self._ask(Command(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}), hear)
 
 
 def _send(topic: str, queue_id: int, body: bytes, now_ms: int, **properties: str) -> Command:

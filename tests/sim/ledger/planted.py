@@ -11,6 +11,8 @@ BUGS = {
     "ledger-offsets-not-undone": 99,
     "ledger-query-of-unlogged-commit": 25,
     "ledger-queue-entries-kept": 9,
+    "ledger-queues-of-deleted-topics-kept": 42,
+    "ledger-recreated-topic-dropped": 27,
     "ledger-topics-not-undone": 3,
     "raft-read-without-round": 8,
 }

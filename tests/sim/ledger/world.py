@@ -11,7 +11,8 @@ What is checked:
     one leader in a term                no two members say that they were elected in it
     reads are linearizable              of the ends of queues (30) and offsets of a group (14), at any member
     nothing acknowledged is lost        every message that was answered 0 is in its place on every member; delayed
-                                        ones were delivered
+                                        ones were delivered; those of a topic that was deleted and created again,
+                                        since then
     members are equal                   bytes of the log, queues, topics, groups, offsets
     it comes to rest                    in time, with one leader
 """
@@ -31,7 +32,7 @@ from tests.linear.checker import NotLinearizable, check
 from tests.linear.history import Call, Recorder
 from tests.linear.models import LOG, REGISTER
 from tests.sim.events import START_S, Events
-from tests.sim.ledger.clients import DELAYED, GROUP, PATIENCE_S, TOPIC, Client
+from tests.sim.ledger.clients import DELAYED, GROUP, PATIENCE_S, TOPIC, Client, Recreator
 from tests.sim.ledger.node import SIZE, Broken, LedgerNode
 from tests.sim.ledger.trouble import Trouble
 from tests.sim.machine import machinery
@@ -65,6 +66,10 @@ class World:
         """Bodies of acknowledged messages that are to be delivered later."""
         self.topics: list[str] = []
         """Topics that were made by a message that was acknowledged."""
+        self.recreated_topic = "again"
+        self.recreated: list[bytes] = []
+        """Bodies of acknowledged messages of that topic since it was deleted last."""
+        self.deletions = 0
         self.reads = self.deaths = self.transfers = 0
         self.messages: dict[int, bytes] = {}
         """By place, queue id and offset in one number: the body of each message that was answered 0."""
@@ -173,6 +178,8 @@ class World:
         )
         for number in range(4):
             Client(self, number)
+        if self.seed % 5 == 2:
+            Recreator(self, 4)
 
     def _heal(self) -> None:
         self.log("world", "heals")
@@ -240,6 +247,12 @@ class World:
                     f"message {body[:20]!r}, answered 0 at offset {place & 0xFFFFFFFFFF} of queue {place >> 40}, {what}"
                     f" on {node}"
                 )
+        present = [*node.bodies(self.recreated_topic).values()]
+        if [body for body in present if body in self.recreated] != self.recreated:
+            raise Broken(
+                f"messages of a topic that was created again, answered 0, are not there in order on {node}: "
+                f"{[body[:20] for body in self.recreated]}, found {[body[:20] for body in present]}"
+            )
         delivered = {*node.bodies(DELAYED).values()}
         for body in (
             self.delayed

@@ -126,6 +126,27 @@ def test_where_nobody_remembers_the_deletion_a_number_that_comes_again_begins_th
         store.close()
 
 
+def test_a_deletion_that_is_heard_of_late_spares_queues_with_messages_from_after_it(tmp_path: Path) -> None:
+    """A slave hears of its master's deletion beside the log, and may have messages of the new topic by then."""
+    store = opened(tmp_path)
+    put(store, "again", b"1", b"2")
+    store.put([(store.queue("again", 1), b"3", b"", 0, 0, START_MS, 0, 0, 0)], BORN)
+    end = store.log.end_offset
+    put(store, "again", b"new")
+    answers: list[bool] = []
+    store.delete_topic("again", answers.append, end)
+    wait_for(store, lambda: bool(answers))
+    assert sorted(store.queues["again"]) == [0]
+    assert store.queue("again", 0).readable == 3
+    store.close()
+    (tmp_path / "ropewalk" / "bound").unlink()
+    (tmp_path / "checkpoint").unlink()
+    store = opened(tmp_path)
+    assert sorted(number for number, queue in store.queues["again"].items() if queue.readable) == [0]
+    assert store.queue("again", 0).readable == 3 and store.queue("again", 0).min_offset == 2
+    store.close()
+
+
 def test_files_that_a_crash_left_behind_a_deletion_count_for_nothing(tmp_path: Path) -> None:
     store = opened(tmp_path)
     put(store, "gone", b"1", b"2")
