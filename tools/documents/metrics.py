@@ -29,6 +29,9 @@ to each broker that is scraped: a port that was set is never left for another.
 reasons in words otherwise: a full disk, too few slaves, a broker that starts or stops. A slave answers 200 while it
 serves, and a follower of a DLedger group while it knows a leader: they take no messages by their role.
 
+Sixty-four connections to this port are kept at most, fewer where the limit of open files is below 1024: one more takes
+the place of the oldest, and one that asks nothing for half a minute is closed. A probe always gets in.
+
 A family is cut at {SERIES_MAX:_} series, and `ropewalk_metrics_left_out` then counts what is missing. A broker that is
 not scraped counts nothing for it.
 """.strip()
