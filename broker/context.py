@@ -101,6 +101,11 @@ class BrokerContext:
     """The status of replication; the member of the group replaces it whole."""
     rivals: Callable[[], int] = lambda: 0
     """Returns at how many name servers another living broker has this one's place; replaced by the process."""
+    when_kept: Callable[[str, Callable[[str | None], None]], None] | None = None
+    """Calls back when a table is on disk in its file of this name, as it is now, or with the reason why it is not.
+
+    None where nothing writes tables in the background.
+    """
     stopping: bool = False
     newest: NewestReads | None = None
     """Has reads see the newest state of a group; None in a broker that is no member of a DLedger group."""

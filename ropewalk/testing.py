@@ -129,10 +129,14 @@ class BrokerProcess:
             self.process = subprocess.Popen(
                 [*command, "--namesrv-port", "0"],
                 cwd=home,  # not the test's folder: a module of the user's that lies there is not ours to import
-                env={name: value for name, value in os.environ.items() if name not in _NAME_SERVERS},
+                env={
+                    **{name: value for name, value in os.environ.items() if name not in _NAME_SERVERS},
+                    "TMPDIR": str(home),
+                },  # its store goes with the folder, however it ends
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                process_group=0,  # it hears of a Ctrl-C, or of a job that is cancelled, by the end of its input alone
             )
         try:
             self.ready = self._ready_line()

@@ -142,9 +142,31 @@ class AdminContext:
             )
         return worker
 
+    def when_kept(self, session: Session, request: Command, file: str, answer: Command) -> Command | None:
+        """Give an answer once the table of a config file is on disk as it is now: nobody is told of less than that.
+
+        The change counts at once. Where its file cannot be written, the answer says that a restart may forget it.
+        """
+        if self.broker.when_kept is None:
+            return answer
+
+        def kept(reason: str | None) -> None:
+            self.send(session, request, answer if reason is None else _not_kept(request, file, reason))
+
+        self.broker.when_kept(file, kept)
+        return None
+
     def send(self, session: Session, request: Command, answer: Command) -> None:
         """An answer that did not come at once."""
         session.outbox.send(request, answer)
+
+
+def _not_kept(request: Command, file: str, reason: str) -> Command:
+    return request.reply(
+        ResponseCode.SYSTEM_ERROR,
+        f"the change counts, but {file} cannot be written ({reason}): a restart forgets it, unless that can be mended "
+        "before",
+    )
 
 
 def body_of(request: Command, value: Any) -> Command:

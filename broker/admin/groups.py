@@ -2,7 +2,8 @@
 343, 345, 46).
 
 Deleting a group forgets its configuration; its offsets only if the request says so, and its retry and dead-letter
-topics are topics like others, which tools delete by their own requests. A group that may be created by being named
+topics are topics like others, which tools delete by their own requests. A change is in its file when the answer leaves,
+or the answer says why it is not. A group that may be created by being named
 comes back with the next heartbeat of a consumer that still runs.
 """
 
@@ -29,6 +30,8 @@ from ropewalk.format.headers import (
 )
 from ropewalk.format.remoting import Command
 
+FILE = "subscriptionGroup.json"
+
 
 class AdminGroups:
     def __init__(self, context: AdminContext) -> None:
@@ -53,21 +56,24 @@ class AdminGroups:
 
     # -- making, changing, deleting ------------------------------------------------------------------
 
-    def update(self, session: Session, request: Command) -> Command:
+    def update(self, session: Session, request: Command) -> Command | None:
         with self._context.making(CONSUMER_GROUP) as making:
             config = self._from_entry(object_of(request))
             making.is_system = names.is_system_group(config.name)
             self._put(config)
-        return request.reply(ResponseCode.SUCCESS)
+        return self._kept(session, request, request.reply(ResponseCode.SUCCESS))
 
-    def update_list(self, session: Session, request: Command) -> Command:
+    def update_list(self, session: Session, request: Command) -> Command | None:
         """All of them or, if one is refused, none."""
         with self._context.making(CONSUMER_GROUP):
             entries = object_of(request).get("groupConfigList")
             if not isinstance(entries, list) or not entries:
                 raise RequestRefused(ResponseCode.INVALID_PARAMETER, "groupConfigList names no group")
             self._put(*[self._from_entry(entry) for entry in entries])
-        return request.reply(ResponseCode.SUCCESS)
+        return self._kept(session, request, request.reply(ResponseCode.SUCCESS))
+
+    def _kept(self, session: Session, request: Command, answer: Command) -> Command | None:
+        return self._context.when_kept(session, request, FILE, answer)
 
     def _from_entry(self, entry: Any) -> SubscriptionGroupConfig:
         name = entry.get("groupName") if isinstance(entry, dict) else None
@@ -87,16 +93,16 @@ class AdminGroups:
         for config in configs:
             self._broker.groups.update(config, self._broker.now_ms())
 
-    def delete(self, session: Session, request: Command) -> Command:
+    def delete(self, session: Session, request: Command) -> Command | None:
         header = decode_header(DeleteGroupHeader, request.ext)
         broker = self._broker
         broker.groups.delete(header.group_name, broker.now_ms())
         if header.clean_offset:
             broker.offsets.remove_group(header.group_name)
         broker.statistics.forget_group(header.group_name)
-        return request.reply(ResponseCode.SUCCESS)
+        return self._kept(session, request, request.reply(ResponseCode.SUCCESS))
 
-    def forbidden(self, session: Session, request: Command) -> Command:
+    def forbidden(self, session: Session, request: Command) -> Command | None:
         """Say whether a group may read a topic; change it first if `readable` is given."""
         header = decode_header(GroupForbiddenHeader, request.ext)
         groups = self._broker.groups
@@ -108,7 +114,8 @@ class AdminGroups:
             bits = 0 if header.readable else READ_FORBIDDEN
             groups.set_forbidden(header.group, header.topic, bits, self._broker.now_ms())
         readable = not groups.read_forbidden(header.group, header.topic)
-        return body_of(request, {"group": header.group, "readable": readable, "topic": header.topic})
+        answer = body_of(request, {"group": header.group, "readable": readable, "topic": header.topic})
+        return answer if header.readable is None else self._kept(session, request, answer)
 
     # -- looking -------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Administrators' requests about topics: make, change, delete, look (17, 18, 215, 351, 21, 202, 300, 305, 316).
 
-A change is in the table, at an embedded name server and on its way to the others when the answer leaves. A deleted
+A change is in the table and in its file, at an embedded name server and on its way to the others when the answer
+leaves; where the disk has no room for the file, the answer says so. A deleted
 topic is gone from every table at once; the answer waits until its files are removed, and until a restart can no longer
 bring it back.
 """
@@ -23,6 +24,7 @@ from ropewalk.format.headers import CreateTopicHeader, TopicHeader, decode_heade
 from ropewalk.format.remoting import Command
 from store.read.store_times import store_times
 
+FILE = "topics.json"
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 _MESSAGE_TYPE = "message.type"
 
@@ -47,7 +49,7 @@ class AdminTopics:
 
     # -- making and changing -------------------------------------------------------------------------
 
-    def update(self, session: Session, request: Command) -> Command:
+    def update(self, session: Session, request: Command) -> Command | None:
         with self._context.making(TOPIC) as making:
             header = decode_header(CreateTopicHeader, request.ext)
             making.is_system = self._broker.topics.is_system(header.topic)
@@ -66,16 +68,19 @@ class AdminTopics:
                 header.order,
             )
             self._put(self._judged(config, header.attributes or ""))
-        return request.reply(ResponseCode.SUCCESS)
+        return self._kept(session, request)
 
-    def update_list(self, session: Session, request: Command) -> Command:
+    def update_list(self, session: Session, request: Command) -> Command | None:
         """All of them or, if one is refused, none."""
         with self._context.making(TOPIC):
             entries = object_of(request).get("topicConfigList")
             if not isinstance(entries, list) or not entries:
                 raise RequestRefused(ResponseCode.INVALID_PARAMETER, "topicConfigList names no topic")
             self._put(*[self._from_entry(entry) for entry in entries])
-        return request.reply(ResponseCode.SUCCESS)
+        return self._kept(session, request)
+
+    def _kept(self, session: Session, request: Command) -> Command | None:
+        return self._context.when_kept(session, request, FILE, request.reply(ResponseCode.SUCCESS))
 
     def _from_entry(self, entry: Any) -> TopicConfig:
         name = entry.get("topicName") if isinstance(entry, dict) else None

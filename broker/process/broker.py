@@ -35,7 +35,7 @@ from broker.process.ports import PortBinder, Ports
 from broker.process.reopening import keep_aside, when_room
 from broker.process.service_manager import notify
 from broker.process.stop_signals import StopSignals
-from broker.process.table_saver import TableSaver
+from broker.process.table_saver import Kept, TableSaver
 from broker.remoting.connection import Connection, ConnectionHandler
 from broker.remoting.session import Handlers, Session
 from broker.remoting.shell import Shell
@@ -62,6 +62,7 @@ class BrokerProcess:
         self.shell = Shell(
             self,
             out_max=config.outgoing_bytes_max,
+            out_total_max=config.outgoing_bytes_total_max,
             idle_s=config.server_channel_max_idle_time_seconds,
             connections_max=connections_max(),
         )
@@ -212,6 +213,7 @@ class BrokerProcess:
         broker = self.broker
         broker.context.find_route = self._routes.find
         broker.context.rivals = lambda: len(self._registrar.rivals)
+        broker.context.when_kept = self._when_kept
         broker.topic_changes.on_published = self._topics_changed
         broker.on_settings_changed = self._settings_changed
         broker.group.on_identity = self._identity_changed
@@ -244,6 +246,10 @@ class BrokerProcess:
     def _topics_changed(self) -> None:
         self._registrar.changed()
         self._tables.save_soon()
+
+    def _when_kept(self, name: str, kept: Kept) -> None:
+        path = self.config.store_path_root_dir / "config" / name
+        self._tables.when_kept(path, self.broker.dumps()[path][0], kept)
 
     def _settings_changed(self, changes: dict[str, str]) -> None:
         set_log_level(self.broker.config.log_level)
@@ -362,6 +368,7 @@ class BrokerProcess:
         if not self._paused:
             await self._tables.save_settings()
             await self._tables.save_tables(self.broker.dumps())
+            self.shell.flush()  # the answers that waited for them
 
     async def _stop(self) -> None:
         if self._paused:

@@ -11,10 +11,12 @@ import trio
 from broker.settings.config import keep_settings
 from broker.state import json_file
 
-__all__ = ["TableSaver"]
+__all__ = ["Kept", "TableSaver"]
 
 log = structlog.get_logger("broker.process")
 
+Kept = Callable[[str | None], None]
+"""What is called when a change is on disk: with None, or with the reason why it cannot be kept at the moment."""
 Dumps = Mapping[Path, tuple[int, Callable[[], bytes]]]
 """By file: the version of a table, and its content as it is now."""
 
@@ -26,12 +28,21 @@ class TableSaver:
         """Begin with no table written; changed settings are kept in `config_file`."""
         self._config_file = config_file
         self._saved: dict[Path, int] = {}
+        self._waiting: dict[Path, list[tuple[int, Kept]]] = {}
+        """By file: those that wait for a version of its table to be on disk."""
+        self._failing: set[Path] = set()
+        """Files that could not be written when that was tried last, which is told once."""
         self._soon = trio.Event()
         self._settings: dict[str, str] = {}
         """Settings that were changed while running, and are not in the file yet."""
 
     def save_soon(self) -> None:
         """Have changes written at once, and not only when the interval is over."""
+        self._soon.set()
+
+    def when_kept(self, path: Path, version: int, kept: Kept) -> None:
+        """Write a table soon; call `kept` when this version of it is on disk, or cannot be written."""
+        self._waiting.setdefault(path, []).append((version, kept))
         self._soon.set()
 
     def keep(self, changes: dict[str, str]) -> None:
@@ -45,6 +56,7 @@ class TableSaver:
     def forget(self) -> None:
         """Forget which tables are written: another broker has tables of its own."""
         self._saved.clear()
+        self._waiting.clear()
 
     async def wait(self, interval_s: float) -> None:
         """Wait until something is to be written soon, or the interval is over."""
@@ -65,12 +77,39 @@ class TableSaver:
     async def save_tables(self, dumps: Dumps) -> None:
         """Write the tables that have changed; one that cannot be written is tried again later."""
         for path, (version, dump) in dumps.items():
+            reason = None
             if self._saved.get(path) != version:
                 data = dump()
                 try:
                     await trio.to_thread.run_sync(json_file.save, path, data)
                 except OSError as exc:
                     # The older generation is whole; what could not be written is tried again at the next round.
-                    log.error("cannot write a config file", path=str(path), reason=str(exc))
+                    reason = exc.strerror or str(exc)
+                    self._tell_failure(path, exc)
                 else:
                     self._saved[path] = version
+                    if path in self._failing:
+                        self._failing.remove(path)
+                        log.info("a config file is written again", path=str(path))
+            if path in self._waiting:
+                self._tell_waiting(path, version, reason)
+
+    def _tell_failure(self, path: Path, exc: OSError) -> None:
+        if path not in self._failing:
+            self._failing.add(path)
+            log.error(
+                "cannot write a config file",
+                path=str(path),
+                reason=str(exc),
+                meaning="a restart forgets what changed since it was written last, topics made by a send included",
+                remedy="make room; it is tried again by itself",
+            )
+
+    def _tell_waiting(self, path: Path, version: int, reason: str | None) -> None:
+        waiting = self._waiting.pop(path)
+        later = [each for each in waiting if each[0] > version]
+        if later:
+            self._waiting[path] = later
+        for wanted, kept in waiting:
+            if wanted <= version:
+                kept(reason)

@@ -1,8 +1,8 @@
 """A connection: a socket, the session that gives its bytes a meaning, and the bytes that it still owes its peer.
 
 What a session sends is kept here until the turn ends, and leaves with one call where the peer takes it. What a peer
-does not take stays; past `out_max` bytes the connection is not read any more until it has taken enough. Nothing here
-waits, and a peer's fault, or a fault of ours that one peer meets, ends that peer's connection and no other one.
+does not take stays; past the limit of its budget the connection is not read any more until it has taken enough. Nothing
+here waits, and a peer's fault, or a fault of ours that one peer meets, ends that peer's connection and no other one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final, Protocol, TypeAlias
 
 import structlog
 
+from broker.remoting.outgoing import OutgoingBudget
 from ropewalk.errors import RemoteProtocolError
 
 __all__ = ["IN", "OUT", "Connection", "ConnectionOwner", "MakeSession", "ConnectionHandler", "ipv4_form"]
@@ -73,8 +74,8 @@ class ConnectionOwner(Protocol):
     """When the turn at hand began."""
     ready_count: int
     """The number of connections that the turn at hand is about."""
-    out_max: int
-    """Bytes that a peer may be owed, and its connection still be read."""
+    budget: OutgoingBudget
+    """The bytes that peers may be owed, and their connections still be read."""
     epoll: select.epoll
     buffer: memoryview
     """The place that sockets are read into, one after the other."""
@@ -99,8 +100,10 @@ class Connection:
         "_owner",
         "_sock",
         "active",
+        "budget",
         "raw_receiver",
         "closing",
+        "counted",
         "dirty",
         "fd",
         "mask",
@@ -116,11 +119,14 @@ class Connection:
     def __init__(self, owner: ConnectionOwner, sock: socket.socket, peer: tuple[str, int]) -> None:
         """`sock` does not block."""
         self._owner = owner
+        self.budget = owner.budget
         self._sock = sock
         self.fd = sock.fileno()
         self.peer = peer
         self.out: deque[bytes | memoryview] = deque()
         self.out_size = 0
+        self.counted = 0
+        """Bytes of `out_size` that the budget knows of: those that a socket did not take at once."""
         self.dirty = False
         self.closing = False
         self.stall_exempt = False
@@ -169,8 +175,12 @@ class Connection:
             self._set_mask()
 
     def go_first(self) -> None:
-        """Read this connection before all others of a turn, and let its waiters go on meanwhile."""
+        """Read this connection before all others of a turn, and let its waiters go on meanwhile.
+
+        What others owe does not hold it up either: its own protocol bounds what it is owed.
+        """
         self._owner.priority_fds.add(self.fd)
+        self.budget = OutgoingBudget(self.budget.each)
 
     @property
     def local(self) -> tuple[str, int]:
@@ -180,8 +190,8 @@ class Connection:
 
     @property
     def congested(self) -> bool:
-        """Tell whether the peer is owed more than `out_max` bytes; it is not read then."""
-        return self.out_size > self._owner.out_max
+        """Tell whether the peer is owed more bytes than it may be; it is not read then."""
+        return self.out_size > self.budget.limit
 
     @property
     def sole_ready(self) -> bool:
@@ -263,6 +273,8 @@ class Connection:
             self.progress = owner.now
             self.out_size = 0
             out.clear()
+            if self.counted:
+                self._count()
             if self.session.has_backlog:
                 owner.resumed.append(self)
             if self.mask != IN or self.paused:
@@ -277,9 +289,15 @@ class Connection:
                     out.appendleft(memoryview(first)[sent:])
                     break
                 sent -= len(first)
+        self._count()
         if not self.congested and self.session.has_backlog:
             owner.resumed.append(self)
         self._set_mask()
+
+    def _count(self) -> None:
+        """Have the budget know what is owed now."""
+        self.budget.add(self.out_size - self.counted)
+        self.counted = self.out_size
 
     def _set_mask(self) -> None:
         """Register the events that this connection waits for."""
@@ -292,6 +310,8 @@ class Connection:
         """Close the socket, and tell the session."""
         self.closing = True
         self.out.clear()
+        self.out_size = 0
+        self._count()
         self._owner.epoll.unregister(self.fd)
         self._sock.close()
         session, self.session, self.raw_receiver = self.session, _GONE, None

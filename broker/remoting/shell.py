@@ -21,6 +21,7 @@ import structlog
 
 from broker.remoting.connection import OUT, Connection, MakeSession
 from broker.remoting.event_loop import EventLoop, Events, WaitHints
+from broker.remoting.outgoing import TOTAL_MAX, OutgoingBudget
 from broker.remoting.sockets import Listeners, connect
 
 __all__ = ["Shell", "Turns"]
@@ -54,6 +55,7 @@ class Shell:
         turns: Turns,
         *,
         out_max: int = 8 << 20,
+        out_total_max: int = TOTAL_MAX,
         stall_s: float = 30.0,
         idle_s: float = 120.0,
         connections_max: int = 1 << 30,
@@ -64,7 +66,7 @@ class Shell:
         self.epoll = self.loop.epoll
         self.connections: dict[int, Connection] = {}
         self.listeners = Listeners(self.epoll, self._adopt, self.connections, connections_max)
-        self.out_max = out_max
+        self.budget = OutgoingBudget(out_max, out_total_max)
         self._stall_s = stall_s
         self._idle_s = idle_s
         # What connections see of it (`ConnectionOwner`).
@@ -193,4 +195,11 @@ class Shell:
                 connection.close()
             elif now - max(connection.active, connection.progress) > self._idle_s:
                 connection.close()
+        for connection in self.budget.excess(self.connections.values()):
+            log.warning(
+                "closed a peer that takes its answers slowly, as all together are owed too much",
+                peer=connection.peer,
+                owed=connection.out_size,
+            )
+            connection.close()
         self.flush()

@@ -196,6 +196,8 @@ filterIgnoreTrailingText Whether text behind a complete expression is ignored, a
 channelExpiredTimeout Silence after which a client is taken out of its groups, ms.
 serverChannelMaxIdleTimeSeconds Silence after which a connection is closed, s.
 outgoingBytesMax Bytes that may wait for one slow reader before its requests are left unread. Ropewalk's own.
+outgoingBytesTotalMax Bytes that may wait for all slow readers together before those that have not taken their last
+    answer are left unread, too. Ropewalk's own.
 namesrvPort The port of the name server inside the broker; 0 is any free one. Ropewalk's own.
 # Checksums
 checkAtStartBytes How much of the log's end a start checks in full. Ropewalk's own.

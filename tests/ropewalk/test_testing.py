@@ -21,6 +21,7 @@ from ropewalk.testing import BrokerDidNotStart, BrokerProcess, RopewalkBroker
 from tests.bench.fixture_times import reset_gaps
 from tests.support.long_run import LONG
 from tests.support.processes import checkout_environment
+from tests.support.waiting import until
 
 START_S = 1.0
 RESET_S = 0.05
@@ -197,24 +198,41 @@ def test_no_broker_of_a_fixture_joins_the_cluster_of_the_environment(
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no kill -9 here")
-def test_a_pytest_that_is_killed_leaves_no_broker_behind(pytester_folder: Path) -> None:
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "os.killpg(0, signal.SIGTERM)"])
+def test_a_pytest_that_is_killed_leaves_no_broker_behind(
+    pytester_folder: Path, tmp_path: Path, end: str
+) -> None:
     (pytester_folder / "test_inner.py").write_text(
         "import os, signal, pathlib\n"
         "def test_it(ropewalk_broker):\n"
-        "    process = ropewalk_broker.process\n"
-        "    pathlib.Path('broker').write_text(f'{process.process.pid} {process.log.parent}')\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    ropewalk_broker.send(ropewalk_broker.topic(), b'x')\n"
+        "    pathlib.Path('broker').write_text(str(ropewalk_broker.process.process.pid))\n"
+        f"    {end}\n"
     )
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     inner = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_inner.py"],
-        cwd=pytester_folder, env=checkout_environment(), capture_output=True, timeout=180, check=False,
+        cwd=pytester_folder, env={**checkout_environment(), "TMPDIR": str(temporary)}, capture_output=True,
+        timeout=180, check=False, start_new_session=True,
     )  # fmt: skip
-    assert inner.returncode == -signal.SIGKILL, inner.stdout
-    pid, folder = (pytester_folder / "broker").read_text().split()
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and (is_alive(int(pid)) or Path(folder).exists()):
-        time.sleep(0.05)
-    assert not is_alive(int(pid)) and not Path(folder).exists()
+    assert inner.returncode in (-signal.SIGKILL, -signal.SIGTERM), inner.stdout
+    pid = int((pytester_folder / "broker").read_text())
+
+    def left() -> list[Path]:
+        return [path for path in temporary.iterdir() if path.name.startswith("ropewalk-")]
+
+    until(lambda: not is_alive(pid) and not left(), lambda: f"broker {pid}: {is_alive(pid)}, files {left()}")
+
+
+def test_a_broker_that_was_killed_leaves_no_files_behind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with BrokerProcess() as process:
+        process.kill()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_topic_that_no_broker_takes_is_refused_where_it_is_made(ropewalk_broker: RopewalkBroker) -> None:

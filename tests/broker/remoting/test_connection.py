@@ -2,6 +2,7 @@
 
 import gc
 import socket
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import cast
@@ -115,6 +116,41 @@ def test_a_peer_that_takes_nothing_is_not_read_beyond_the_bound(stack: ExitStack
     assert net.read(greedy, sent * 20) == b"x" * (sent * 20)
     assert len(net.sessions[0].seen) == sent, "it is read again as it takes what it is owed"
     assert connection.out_size == 0
+
+
+def test_where_all_owe_twice_as_much_as_they_may_those_that_took_nothing_for_longest_are_closed(
+    stack: ExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = Net(stack, out_max=100_000, out_total_max=60 << 20)
+    answer = b"y" * (40 << 20)
+    for _ in range(5):
+        net.connect(receive_buffer=4096)
+    net.until(lambda: len(net.shell.connections) == 5)
+    connections = list(net.shell.connections.values())
+    connections[-1].go_first()
+    for age, connection in enumerate(connections):
+        net.shell.now = time.monotonic() - age / 10  # the last one was owed something first
+        connection.send(answer)
+        net.shell.flush()
+    net.shell.sweep()
+    assert [connection.is_open for connection in connections] == [True, False, False, False, True]
+    assert "all together are owed too much" in capsys.readouterr().out
+    assert net.shell.budget.size <= 60 << 20
+
+
+def test_a_connection_that_goes_first_is_read_whatever_others_owe(stack: ExitStack) -> None:
+    net = Net(stack, out_max=100_000, out_total_max=1 << 20)
+    net.connect(receive_buffer=4096)
+    net.connect(receive_buffer=4096)
+    net.until(lambda: len(net.shell.connections) == 2)
+    greedy, member = net.shell.connections.values()
+    member.go_first()
+    greedy.send(b"y" * (14 << 20))
+    member.send(b"y" * 10)
+    net.shell.flush()
+    assert greedy.budget.limit == 0
+    member.send(b"y" * 50_000)
+    assert not member.congested
 
 
 def test_requests_put_off_are_resumed_when_the_peer_has_taken_enough(stack: ExitStack) -> None:

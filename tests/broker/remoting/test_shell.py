@@ -218,6 +218,42 @@ def test_a_consumer_that_asks_for_much_and_takes_nothing_costs_a_bounded_amount(
     assert {c.code for c in answers} == {0}
 
 
+def test_many_consumers_that_take_nothing_cost_a_bounded_amount_together_and_one_that_reads_is_served(
+    start_broker: StartBroker, stack: ExitStack
+) -> None:
+    running = start_broker(mappedFileSizeCommitLog=16 << 20)
+    net = Net(stack, Turns(running.broker), out_max=4 << 20, out_total_max=6 << 20)
+    port = net.listen("127.0.0.1", running.broker.new_session)
+    producer = net.connect(port=port)
+    body = b"m" * 60_000
+    exchange(net, producer, b"".join(request(V2, send_ext("T"), body, opaque=n) for n in range(8)), 8)
+    pulls = b"".join(request(RequestCode.PULL_MESSAGE, pull_ext("T"), opaque=n) for n in range(60))
+    greedy = [net.connect(receive_buffer=64 << 10, port=port) for _ in range(12)]
+    for each in greedy:
+        each.setblocking(True)
+        each.sendall(pulls)
+        each.setblocking(False)
+        net.idle()
+    owed = [each.out_size for each in net.shell.connections.values()]
+    answer = 256 << 10
+    assert net.shell.budget.size == sum(owed)
+    assert sum(owed) <= (6 << 20) + (4 << 20) + len(greedy) * 2 * answer, (
+        "one answer of each beyond the bound"
+    )
+    net.shell.sweep()
+    assert len(net.shell.connections) == 1 + len(greedy), "nobody is closed for that"
+    reader = net.connect(port=port)
+    answers = exchange(net, reader, pulls, 60)
+    assert [c.code for c in answers] == [0] * 60
+    for each in greedy[:-1]:
+        each.close()
+    net.until(lambda: len(net.shell.connections) == 3)
+    assert {c.code for c in exchange(net, greedy[-1], b"", 60)} == {0}, (
+        "it is read again as it takes what it is owed"
+    )
+    assert net.shell.budget.size == 0
+
+
 def test_a_producer_that_reads_no_answers_is_not_read_beyond_the_bound(
     start_broker: StartBroker, stack: ExitStack
 ) -> None:

@@ -100,8 +100,7 @@ def left_behind(group: LedgerBrokers, index: int) -> Member:
     fill(group, 400_000)
     for member in group.members.values():
         expire(group, member, 400_000)
-    leader.member.transfer("", lambda result: None)  # this one has the removed entries in its memory still
-    group.until(lambda: not leader.leads, "another member leads")
+    group.hand_over(leader)  # this one has the removed entries in its memory still
     return group.leader()
 
 
@@ -198,8 +197,7 @@ def test_changes_that_a_snapshot_has_are_not_made_once_more(
             group.turn(200)
         for member in group.members.values():
             expire(group, member, 400_000)
-        leader.member.transfer("", lambda result: None)
-        group.until(lambda: not leader.leads, "another member leads")
+        group.hand_over(leader)
         group.start(index)
         caught_up(group)
         until_equal(group)

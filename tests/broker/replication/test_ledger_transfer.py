@@ -20,6 +20,11 @@ def bodies(member: Member) -> list[bytes]:
     return [record.body for record in member.stored("T")]
 
 
+def until_handed_over(group: LedgerBrokers, target: Member) -> None:
+    """Give small turns until a member leads: its election must not be over before a slow disk has its ballot."""
+    until(lambda: target.leads, "the target leads", turn=lambda: group.turn(1))
+
+
 def test_a_transfer_answers_all_who_wait_and_the_next_leader_has_every_message(tmp_path: Path) -> None:
     with LedgerBrokers(tmp_path) as group:
         old, target = group.leader(), group.followers()[0]
@@ -29,8 +34,7 @@ def test_a_transfer_answers_all_who_wait_and_the_next_leader_has_every_message(t
         ]
         operator = old.connect()
         asked = operator.ask(TRANSFER, {"to": target.id})
-        # Small steps: an election must not be over before a slow disk has its ballot.
-        until(lambda: target.leads, "the target leads", turn=lambda: group.turn(1))
+        until_handed_over(group, target)
         assert group.leader() is target
         answers = {answer.opaque: answer.code for answer in client.answers()}
         assert answers == dict.fromkeys(opaque, ResponseCode.SUCCESS)
@@ -62,7 +66,8 @@ def test_a_leader_of_before_tells_the_address_of_the_next_one_as_soon_as_it_hear
     with LedgerBrokers(tmp_path) as group:
         old, target = group.leader(), group.followers()[0]
         old.connect().ask(TRANSFER, {"to": target.id})
-        group.until(lambda: target.leads and not old.leads, "the target leads")
+        until_handed_over(group, target)
+        group.until(lambda: not old.leads, "the old leader has heard it")
         old.member.set_master("", "192.0.2.9:10911")
         answer = old.connect().send("T", queueId=0)
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
