@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
 import structlog
 
@@ -22,6 +23,11 @@ from broker.timers.deliveries import Deliveries
 from broker.transactions.service import TransactionService
 
 log = structlog.get_logger("broker")
+
+_MAY_BE_LOST: Final = frozenset(
+    {"messageRequestMode.json", "timermetrics", "offsetTimes.json", "transactionMetrics"}
+)
+"""Files of counts and conveniences: one that cannot be read stops no start. The next save of it sets it aside."""
 
 
 class ConfigFiles:
@@ -57,21 +63,21 @@ class ConfigFiles:
             ("timermetrics", context.timers.metrics.load),
             ("consumerFilter.json", lambda value: self._filters.load(value, now)),
         ):
-            value, findings = json_file.load(self._directory / name)
-            self._tell(name, [*findings, *(load(value) if value is not None else ())])
-        times, findings = json_file.load(self._offset_times)
-        self._tell(self._offset_times.name, findings)
-        context.offsets.load_times(times or {})
-        self._load_transaction_counts()
+            value = self._read(self._directory / name)
+            self._tell(name, load(value) if value is not None else [])
+        context.offsets.load_times(self._read(self._offset_times) or {})
+        self._transactions.counts.load(self._read(self._directory / "transactionMetrics") or {})
 
-    def _load_transaction_counts(self) -> None:
-        name = "transactionMetrics"
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        """Return the content of a file, or None if there is none. Raises `StoreConfigDamaged`."""
         try:
-            value, findings = json_file.load(self._directory / name)
+            value, findings = json_file.load(path)
         except json_file.StoreConfigDamaged as exc:
-            value, findings = None, [str(exc)]  # all of it is counted anew from the log
-        self._tell(name, findings)
-        self._transactions.counts.load(value or {})
+            if path.name not in _MAY_BE_LOST:
+                raise
+            value, findings = None, [f"starting without it: {exc}"]
+        self._tell(path.name, findings)
+        return value
 
     def _tell(self, name: str, findings: list[str]) -> None:
         for finding in findings:

@@ -66,6 +66,7 @@ def placement_rules(config: BrokerConfig) -> PlacementRules:
         config.timer_max_delay_sec * 1000,
         config.timer_precision_ms,
         config.timer_congest_num_each_slot,
+        config.recall_message_enable,
     )
 
 

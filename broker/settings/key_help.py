@@ -152,7 +152,7 @@ timerRollWindowSlot Slots after which a timer message is stored again, half-way 
     it is 604740.
 timerCongestNumEachSlot Timer messages of one slot beyond which further ones are refused.
 mappedFileSizeTimerLog Bytes of one file of the timer log. It may not change once there is one.
-recallMessageEnable Whether a timer message can be recalled before it is due.
+recallMessageEnable Whether a timer message can be recalled before it is due, by code 370 or TIMER_DEL_UNIQKEY.
 appendTopicForTimerDeleteKey Whether recalls are stored with the topic in their key, as some versions of RocketMQ read
     them; both kinds are understood.
 storeReplyMessageEnable Whether the answers of request-reply calls are stored too.

@@ -5,8 +5,9 @@
     a time that has passed, or none of these          its own topic
 
 A level wins over a time. A time is rounded to the slot *before* it, for a slot is delivered when its second is over:
-never early, and at most one slot late. A message that has TIMER_OUT_MS is a delivered one that is sent again, and goes
-to its topic at once, as in the original.
+never early, and at most one slot late. A message with TIMER_DEL_UNIQKEY recalls another, as a request of code 370
+does, and is refused where that is (RocketMQ takes it from every sender). A message that has TIMER_OUT_MS is a delivered
+one that is sent again, and goes to its topic at once, as in the original.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class PlacementRules:
     precision_ms: int = 1000
     congested: int = 0x7FFFFFFF
     """More timers in one slot are refused."""
+    can_recall: bool = False
 
 
 class Placement:
@@ -87,6 +89,12 @@ class Placement:
                     "timer message illegal, a message whose time has passed cannot be recalled any more",
                 )
             return queue, tag_code
+        if P.TIMER_DEL_UNIQKEY in properties and not self.rules.can_recall:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                "recall failed, operation is forbidden: recallMessageEnable is false on this broker, and a message "
+                f"with {P.TIMER_DEL_UNIQKEY} recalls another",
+            )
         properties[P.TIMER_OUT_MS] = str(slot_ms)
         properties[P.REAL_TOPIC] = queue.topic
         properties[P.REAL_QID] = str(queue.queue_id)

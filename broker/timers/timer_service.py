@@ -535,6 +535,9 @@ class TimerService:
                 return False
             if not walk.is_done:
                 return True
+        if walk.damage:
+            self._mend(walk)
+            return False
         if not self._planned:
             self._plan(walk)
         if self._markers:
@@ -585,14 +588,28 @@ class TimerService:
         else:
             self._pause("the timer log cannot be read")
 
+    def _mend(self, walk: Walk) -> None:
+        """Have the messages behind a damaged unit enqueued again, and their slot walked anew. Raises OSError."""
+        timers, before = self.timers, self._progress()
+        timers.cut_damage(walk, self._queue_offset_of)
+        self._walk = None
+        if before.done:
+            self._skip, self._skip_ms, self._earlier = before.done, before.read_ms, 0
+        self._catch_up_to = max(self._catch_up_to, timers.redo_to)
+        first, end = timers.queue_offset, timers.log.end
+        known = self._known[1]
+        self._known = (
+            self._known[0],
+            replace(known, queue_offset=min(known.queue_offset, first), units_end=end),
+        )
+        durable = self._durable
+        self._durable = replace(durable, queue_offset=min(durable.queue_offset, first), units_end=end)
+        self._pause(f"{walk.damage}; those from {first} on are enqueued again from the commit log")
+
     def _plan(self, walk: Walk) -> None:
         """Order the units of a slot: markers, then messages, each from the oldest on."""
         self._planned = True
         self._keys.clear()
-        if walk.damage:
-            log.error(
-                "timers of a slot are lost", time_ms=walk.slot_ms, found=len(walk.offsets), reason=walk.damage
-            )
         self._markers = walk.markers
         self._row = len(walk.magics) - 1
         if walk.slot_ms != self._skip_ms:

@@ -61,9 +61,11 @@ SEND_FORBIDDEN_TOPICS: Final = frozenset(
         TRANS_CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
+        TIMER_TOPIC,
     }
 )
-"""Topics that only the broker itself may write to."""
+"""Topics that only the broker itself may write to. RocketMQ's brokers take messages for the timer topic: those forge
+recalls, and messages for queues and topics that their sender could not reach."""
 
 SYSTEM_GROUPS: Final = frozenset(
     {

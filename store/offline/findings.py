@@ -54,6 +54,7 @@ class Counts:
     regions: int = 0
     region_entries: int = 0
     snapshots: int = 0
+    timers: int = 0
 
 
 class Findings:

@@ -1,10 +1,10 @@
 """Verification of a store: every byte that somebody relies on is looked at, and nothing is touched.
 
 The log is read from its first byte to its last (`verify_log`); beside it run the queue files, whose entries have to
-name the records that pass by (`verify_queues`), and the index (`verify_index`). Then come the small files, and the
-key-value store's regions (`verify_regions`). What is wrong becomes a `Finding`: damage, which names file, place and
-remedy; or a note, for what is odd and harmless. A store that was killed
-has queue entries missing at its end and may have a torn record there: the next start sees to that, so they are notes.
+name the records that pass by (`verify_queues`), and the index (`verify_index`). Then come the small files, pending
+timers (`store.timer.damage`), and the key-value store's regions (`verify_regions`). What is wrong becomes a `Finding`:
+damage, which names file, place and remedy; or a note, for what is odd and harmless. A store that was killed has queue
+entries missing at its end and may have a torn record there: the next start sees to that, so they are notes.
 One cause is one finding: what a lost stretch of the log, or a file of another size, brings with it is not said again.
 
 Nothing is judged by what the store does not hold and nobody gave: a table of delays, a clock, the shape of an index.
@@ -35,6 +35,7 @@ from store.offline.verify_regions import check_regions
 from store.queues.deleted_topics import DeletedTopics
 from store.recovery.delay_levels import DEFAULT_LEVELS
 from store.recovery.record_scan import ScannedRecord, scan_record
+from store.timer.damage import find_damage
 
 _DAY_MS = 86_400_000
 
@@ -136,6 +137,7 @@ class Verification:
             if self.entries is not None:
                 self.entries.finish(self.report)
             self._check_sidecars()
+            self._check_timers()
             check_regions(self.report, self.layout.root, self._disk)
         finally:
             self.log.close(keep_spare=True)
@@ -226,6 +228,11 @@ class Verification:
                 "",
                 f"the log went on behind {bound.end}: another program wrote to it",
             )
+
+    def _check_timers(self) -> None:
+        found, self.report.counts.timers = find_damage(self.layout.root, self._disk)
+        for damage in found:
+            self.report.damage(*damage)
 
     def _check_orphan(self, path: Path) -> None:
         """Judge checksums of a segment that is not there."""

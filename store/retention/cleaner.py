@@ -71,6 +71,8 @@ class Cleaner:
         """Where those begin that are still in the log, and were told of."""
         self._is_full = False
         """Whether messages are refused because of the room on the disk."""
+        self._newest = -1
+        """Where the segment begins that was appended to when the directory was looked up last."""
         self._unwritable: str | None = None
         """Why nothing can be appended durably any more, or None."""
         self._rules = rules
@@ -140,6 +142,7 @@ class Cleaner:
         self._looking = False
         if found.removed:
             self._note_removed(found.removed)
+        self._newest = self._log.segments[-1].base_offset if self._log.segments else -1
         now = self._now_ms()
         hour = time.localtime(now / 1000).tm_hour
         decision = decide(self._rules, found.usage, hour, now, found.modified_ms, asked=self._asked)
@@ -177,6 +180,13 @@ class Cleaner:
                 f"{names} ({count} files): removed by something else while open here. The commit log begins at offset "
                 f"{self._log.min_offset} now, and messages before it are gone"
             )
+        if self._newest in gone and self._newest < segments[-1].base_offset and self._unwritable is None:
+            # Old files are removed by people who need room. The newest one goes with its whole directory.
+            self._unwritable = (
+                f"{self._log.directory} was removed by something else while it was open, the newest file with it, so "
+                "messages are refused. Stop this broker, and put the files back or have them taken from a replica"
+            )
+            self.findings.append(self._unwritable)
         for segment in self._log.segments:
             base, path = segment.base_offset, segment.file.path
             if base not in gone or base in self._removed_said:

@@ -108,6 +108,7 @@ class TimerLog:
             for begin, stop in file.data_ranges(end - base):
                 file.write_at(begin, bytes(stop - begin))
             self._unsynced.add(base)
+        self._unsynced.intersection_update(self.bases)
         self.end = self._written = end if self.bases else 0
         self._buffer.clear()
         self._block = (0, b"")
@@ -176,7 +177,7 @@ class TimerLog:
 
     def restore_unsynced(self, paths: list[Path]) -> None:
         """Count files as unsynced again that could not be synced."""
-        self._unsynced.update(int(path.name) for path in paths)
+        self._unsynced.update(base for path in paths if (base := int(path.name)) in self.bases)
 
     # -- read ----------------------------------------------------------------------------------------
 

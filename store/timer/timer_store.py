@@ -104,6 +104,8 @@ class Walk:
     """Rows of units that cancel others and are no messages, the newest first."""
     damage: str = ""
     """Why the chain ends before its oldest unit; empty if it does not."""
+    sound_from: int = NONE
+    """The oldest unit that was read; NONE for none."""
 
     @property
     def is_done(self) -> bool:
@@ -401,12 +403,27 @@ class TimerStore:
                 return None
             if magic != MAGIC_DEFAULT and is_delete(magic):
                 walk.markers.append(len(walk.magics))
+            walk.sound_from = position
             walk.offsets.append(offset)
             walk.sizes.append(size)
             walk.magics.append(magic)
             walk.written.append(write_ms)
             walk.position = prev if prev > walk.stop else NONE
         return None
+
+    def cut_damage(self, walk: Walk, queue_offset_of: Callable[[Unit], int]) -> None:
+        """Cut the log before the unit at which a chain broke, and have messages enqueued again from there. Blocks.
+
+        Raises OSError. The wheel is built again; slots that are delivered and not cleared get their units too.
+        """
+        # The unit that names its predecessor may be the damaged one, where that cannot be read: both go.
+        end = self.log.end if walk.sound_from == NONE else walk.sound_from
+        self.log.write()
+        self.log.cut(end)
+        last = self._rebuild()
+        self.redo_to = max(self.redo_to, self.queue_offset)
+        self.queue_offset = min(self.queue_offset, 0 if last is None else queue_offset_of(last) + 1)
+        self._done_to = NONE
 
     def finish(self, walk: Walk) -> None:
         """Count a slot as delivered, but for units that came while it was walked: the next walk has those alone."""

@@ -143,6 +143,7 @@ class Node(Machine):
             monotonic_ms=world.monotonic_ms,
             rng=world.chance,
             wake=self._wake,
+            clock=lambda: world.events.now,
         )
         broker.member.ha_address = f"{self.ip}:{HA_PORT}"
         return broker

@@ -104,6 +104,22 @@ def test_the_oldest_files_of_the_log_are_served_as_gone(world: World, store: Mes
     assert bodies(store)[-1] == b"more"
 
 
+def test_a_log_whose_directory_was_removed_takes_no_message_though_it_has_a_new_file(
+    world: World, store: MessageStore
+) -> None:
+    pass_time(world, store)
+    shutil.rmtree(store.log.directory)
+    while not path_of(store, -1).exists():  # the directory comes back with the next file but one
+        put(store, [bytes(900)])
+        settle(store)
+    write_back(store)
+    said = pass_time(world, store)
+    assert store.refusal is not None and "messages are refused" in store.refusal
+    assert len([line for line in said if line == store.refusal]) == 1
+    pass_time(world, store)
+    assert store.refusal is not None, "it stays like this until it is restarted"
+
+
 def test_a_file_in_the_middle_of_the_log_is_said_with_how_to_save_it(
     world: World, store: MessageStore
 ) -> None:

@@ -184,7 +184,8 @@ ConfigFile = Annotated[
 def verify(directory: Directory, config: ConfigFile = None, as_json: Json = False) -> None:
     """Verify every byte that a broker or a reader relies on: records, queue entries, index, checksums, configuration.
 
-    Of the key-value store's regions it verifies logs, notes and snapshots.
+    Of pending timers it verifies log, wheel and checkpoint, and of the key-value store's regions logs, notes and
+    snapshots.
 
     Changes nothing, and works on a Ropewalk or Apache RocketMQ store whose broker is stopped. Exit codes: 0 the store
     is clean, 1 damage was found, 2 it cannot be read, or a broker has it open.

@@ -221,3 +221,44 @@ def test_what_is_enqueued_again_is_in_the_files_of_the_start_after(tmp_path: Pat
         assert not [line for line in logs if line["log_level"] == "error"]
         pass_time(third, 20_000)
         assert bodies(third) == texts(range(20))
+
+
+@pytest.mark.parametrize("damage", [zeros, garbage, hole, flipped])
+def test_damage_that_a_slot_meets_when_it_is_due_loses_no_timer_and_repeats_none(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    with InProcess(config_of(tmp_path, mappedFileSizeTimerLog=1 << 20)) as running:
+        client = running.connect()
+        for number in range(20):
+            timed(client, b"%d" % number, TIMER_DELAY_SEC=3 if number in (3, 8, 12) else 20 + number % 2)
+        pass_time_with_disk(running, 6_000)
+        damage(tmp_path / "timerlog" / f"{0:020d}")
+        with capture_logs() as logs:
+            pass_time_with_disk(running, 20_000)
+        assert sorted(bodies(running)) == sorted(texts(range(20)))
+        told = [line["event"] for line in logs if line["log_level"] in ("error", "info")]
+        assert told == ["timer messages wait", "timer messages go on"]
+
+
+def test_damage_before_the_end_that_a_checkpoint_claims_loses_no_timer_behind_a_kill(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "a", mappedFileSizeTimerLog=1 << 20)
+    running = InProcess(config)
+    client = running.connect()
+    for body in texts(range(20)):
+        timed(client, body, TIMER_DELAY_SEC=20)
+    pass_time_with_disk(running, 2_000)
+    timed(client, b"20", TIMER_DELAY_SEC=18)
+    running.tick(10)
+    copied(running, tmp_path / "a", tmp_path / "b")
+    hole(tmp_path / "b" / "timerlog" / f"{0:020d}")
+    config = config_of(tmp_path / "b", mappedFileSizeTimerLog=1 << 20)
+    with InProcess(config, now_ms=START_MS + 3_000) as again:
+        assert again.broker.timers.timers.redo_to <= again.broker.timers.timers.queue_offset, (
+            "not seen so far"
+        )
+        pass_time_with_disk(again, 20_000)
+        assert sorted(bodies(again)) == sorted(texts(range(21)))
+        now = again.clock.ms
+    with InProcess(config, now_ms=now) as third:
+        pass_time_with_disk(third, 3_000)
+        assert len(bodies(third)) == 21

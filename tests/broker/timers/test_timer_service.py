@@ -568,6 +568,35 @@ def test_recalls_are_forbidden_unless_switched_on(client: Client) -> None:
     assert "recallMessageEnable" in (answer.remark or "")
 
 
+@pytest.mark.parametrize("half", [False, True])
+def test_a_message_that_recalls_another_is_refused_where_recalls_are(client: Client, half: bool) -> None:
+    timed(client, b"precious", TIMER_DELIVER_MS=START_MS + 5_000, UNIQ_KEY="7F0000010ABC18B4AAC2")
+    marker = {
+        "TIMER_DELIVER_MS": str(START_MS + 5_000),
+        "TIMER_DEL_UNIQKEY": "T+7F0000010ABC18B4AAC2",
+        "UNIQ_KEY": "other",
+        **({"TRAN_MSG": "true", "PGROUP": "g"} if half else {}),
+    }
+    answer = client.send("T", properties=marker, sysFlag=4 if half else 0)
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert "recallMessageEnable" in (answer.remark or "")
+    pass_time(client.owner, 7_000)
+    assert bodies(client.owner) == [b"precious"]
+
+
+def test_a_message_recalls_another_of_its_topic_where_recalls_are_switched_on(
+    start_broker: StartBroker,
+) -> None:
+    """As RocketMQ has it, whose tests recall in this way."""
+    running = start_broker(recallMessageEnable=True)
+    client = running.connect()
+    for topic in ("T", "U"):
+        timed(client, topic=topic, TIMER_DELIVER_MS=START_MS + 5_000, UNIQ_KEY="7F0000010ABC18B4AAC2")
+    timed(client, TIMER_DELIVER_MS=START_MS + 5_000, TIMER_DEL_UNIQKEY="T+7F0000010ABC18B4AAC2", UNIQ_KEY="k")
+    pass_time(running, 7_000)
+    assert bodies(running) == [] and bodies(running, "U") == [b"x"]
+
+
 # -- kills --------------------------------------------------------------------------------------------------
 
 
