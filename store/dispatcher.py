@@ -29,9 +29,10 @@ __all__ = ["Dispatcher"]
 
 
 class Replaced(NamedTuple):
-    """The entries of before of a queue that began anew with the record at a log offset."""
+    """The entries of before of a queue that began anew with the record at a log offset, stored at a time in ms."""
 
     offset: int
+    stored_ms: int
     queue: ConsumeQueue
     before: ConsumeQueue
 
@@ -52,6 +53,8 @@ class Dispatcher:
         """Return the delay that a stored `DELAY` means, ms; 0 for none."""
         self.stored_until = stored_until
         """Hear when the newest record of the other broker was stored, ms."""
+        self.began_anew: Callable[[str, int, int], None] = lambda _topic, _queue_id, _stored_ms: None
+        """Hear that consumers see the first record of a queue that began anew, and when that was stored, ms."""
         self._table = table
         self._write_back = write_back
         self._appender = appender
@@ -69,7 +72,7 @@ class Dispatcher:
             if number < queue.next_offset:
                 if record.offset < queue.max_physical:
                     return None  # it has its entry
-                self._begin_anew(queue, record.offset)
+                self._begin_anew(queue, record.offset, record.store_timestamp)
         if number != queue.next_offset:
             if queue.written > queue.first:
                 self._write_back.give_up(queue.written - queue.first)
@@ -86,17 +89,18 @@ class Dispatcher:
 
     # -- topics that were deleted and created again --------------------------------------------------
 
-    def _begin_anew(self, queue: ConsumeQueue, offset: int) -> None:
+    def _begin_anew(self, queue: ConsumeQueue, offset: int, stored_ms: int) -> None:
         before = queue.detach()
         self._appender.replace(queue, before)
-        self._replaced.append(Replaced(offset, queue, before))
+        self._replaced.append(Replaced(offset, stored_ms, queue, before))
         if before.written < before.tail_next:
             self._write_back.mark_dirty(before)
 
     def shown(self, offset: int) -> None:
         """Give up entries that records before this log offset replaced, which consumers may see now. HOT."""
         while self._replaced and self._replaced[0].offset < offset:
-            before = self._replaced.popleft().before
+            _offset, stored_ms, queue, before = self._replaced.popleft()
+            self.began_anew(queue.topic, queue.queue_id, stored_ms)
             entries = before.written - before.first
             before.forget()
             self._write_back.remove_queue(entries, before.directory)
@@ -104,7 +108,7 @@ class Dispatcher:
     def take_back(self) -> None:
         """Restore entries that records replaced which are not shown; the caller takes back other entries of theirs."""
         while self._replaced:
-            _offset, queue, before = self._replaced.pop()
+            _offset, _stored_ms, queue, before = self._replaced.pop()
             queue.attach(before)
             self._write_back.mark_dirty(queue)
 

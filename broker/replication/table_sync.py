@@ -49,6 +49,8 @@ class TableSync:
         `run` names this process to slaves: the generations of another process's tables mean nothing.
         """
         self._broker = broker
+        # Between two questions a master can have deleted a topic, with the commits for it, and created it again.
+        broker.store.dispatcher.began_anew = broker.offsets.remove_before
         self._replication = replication
         self._run = run
         self.follow_delays = follow_delays

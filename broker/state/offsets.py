@@ -190,6 +190,16 @@ class OffsetTable:
         """Forget the offsets of a deleted group; returns in how many topics it had some."""
         return self._remove([pair for pair in self._offsets if pair[1] == group])
 
+    def remove_before(self, topic: str, queue_id: int, time_ms: int) -> None:
+        """Forget the offsets of one queue that were committed until a time: of a topic created again since."""
+        for (name, group), queues in self._offsets.items():
+            key = name, group, queue_id
+            if name == topic and queue_id in queues and self.journal.time_of(key) <= time_ms:
+                del queues[queue_id]
+                self.pulled.get((name, group), {}).pop(queue_id, None)
+                self.journal.forget([key])
+                self.changed += 1
+
     def _remove(self, pairs: list[tuple[str, str]]) -> int:
         for pair in pairs:
             self.journal.forget((*pair, queue_id) for queue_id in self._offsets.pop(pair))

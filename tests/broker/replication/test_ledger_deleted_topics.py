@@ -154,7 +154,7 @@ def test_entries_that_an_uncommitted_record_replaced_count_again_when_it_is_cut(
         queue = store.find_queue("T", 0)
         assert queue is not None and store.replica is not None
         store.tick()
-        store.dispatcher._begin_anew(queue, store.log.end_offset)
+        store.dispatcher._begin_anew(queue, store.log.end_offset, 0)
         queue.add(store.log.end_offset, 100, 0)
         store.dispatcher.dispatched([queue], store.log.end_offset, store.log.end_offset + 100)
         assert (queue.readable, queue.next_offset) == (0, 1)

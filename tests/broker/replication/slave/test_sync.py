@@ -21,6 +21,7 @@ from ha.group.metadata import Seen, SyncRequest, SyncResponse
 from ha.group.roles import SLAVE, SYNC_MASTER, QuorumPolicy
 from store.offline.diverged import About
 from tests.broker.harness import InProcess, NoRoom, config_of, without_fsync
+from tests.store.worlds import World, put
 from tests.support.links import BufferedLink
 
 MASTER = "10.0.0.1:10911"
@@ -243,3 +244,32 @@ def test_the_link_to_one_master_ends_when_another_one_is_learned_of(slave: InPro
     assert hung_up == [False, True], "haMasterAddress says who it is"
     assert replication.client.wait_ms == 0
     assert (replication.master_ha, replication.master_address) == ("10.0.0.9:10912", "10.0.0.9:10911")
+
+
+def test_a_slave_forgets_commits_for_a_topic_that_its_master_deleted_and_created_again(
+    slave: InProcess, tmp_path: Path
+) -> None:
+    """Consumers would go on at the old number after a failover, and pass over messages of the new topic."""
+    master = World(tmp_path / "master")
+    with master.opened() as source:
+        put(source, [b"1", b"2", b"3"], "T")
+        put(source, [b"1"], "U")
+        half = source.log.end_offset
+        source.delete_topic("T", lambda _done: None)
+        master.clock.ms += 1_000
+        put(source, [b"new"], "T")
+        data = bytes(source.log.segments[0].map[: source.log.end_offset])
+    store, offsets = slave.broker.store, slave.broker.offsets
+    assert store.follower is not None
+    for end in (half, len(data)):
+        while store.follower.end < end:
+            store.follower.append(store.follower.end, data[store.follower.end : end])
+            slave.turn()
+        store.limit_readable(end)
+        if end == half:
+            for topic, offset in (("T", 3), ("U", 1)):
+                assert offsets.merge("g", topic, 0, offset, master.clock.ms - 500)
+            assert offsets.merge("new", "T", 0, 1, master.clock.ms + 500)
+    assert [offsets.query("g", topic, 0) for topic in ("T", "U")] == [None, 1]
+    assert offsets.query("new", "T", 0) == 1, "it was told before the message was here"
+    assert [record.body for record in slave.stored("T")] == [b"new"]
