@@ -108,7 +108,7 @@ class TableSync:
             delays={str(level): offset for level, offset in delays.items()}
             if known.delays != seen.delays
             else None,
-            timers=(timers.read_ms, timers.queue_offset, timers.done),
+            timers=None if broker.timers.is_behind else (timers.read_ms, timers.queue_offset, timers.done),
             commits=commits,
             more=sequence < broker.offsets.journal.sequence,
             wants_tables=wants,

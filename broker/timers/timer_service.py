@@ -243,6 +243,14 @@ class TimerService:
         self._skip += self._done
         self._walk, self._done = None, 0
 
+    @property
+    def is_behind(self) -> bool:
+        """Tell whether a start or a promotion left messages to enqueue: those before the read time count for nothing.
+
+        A slave that took the read time over would drop their units, which it may have.
+        """
+        return not self._follows and self.timers.queue_offset < self._catch_up_to
+
     def progress(self) -> Progress:
         """Return how far timers are delivered and enqueued, as slaves hear it."""
         return self._progress()

@@ -1,7 +1,8 @@
 """Lives of a group with messages that come later: timers and their recalls, transactions and their checks.
 
 The same machines and the same misfortune as in `group`, with clients whose messages wait inside the broker. Clocks are
-set back and forth as well. What is checked besides the group's own promises, in the last master's log:
+set back and forth as well, and in some lives the files of timers find no room on their disk, or lose a unit. The
+promises that are checked besides the group's own, in the last master's log:
 
     a timer is never early             no copy is there before the clock of its master shows its time
     a timer is not lost                every one that was answered 0 is delivered, unless it was recalled
@@ -13,6 +14,7 @@ set back and forth as well. What is checked besides the group's own promises, in
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -27,7 +29,7 @@ from ropewalk.format.headers import CheckTransactionStateHeader, decode_header
 from ropewalk.format.record import decode_record, parse_message_id
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame, encode_frame
 from store.timer import timer_store, wheel
-from store.timer.layout import SLOT_SIZE
+from store.timer.layout import SLOT_SIZE, UNIT_SIZE
 from tests.sim.events import Events
 from tests.sim.group import History, World, run
 from tests.sim.group_callers import SEND_S, Producer
@@ -47,6 +49,8 @@ RECALL_MARGIN_MS = 1_500
 WATCH_S = 0.02
 SHOWN_S = 1.5
 """How long after its append a message may become readable."""
+FILES_FAIL = 0.4
+"""In how many lives the files of timers fail."""
 DONE_S = 40.0
 """How long transactions may stay open in a group at rest."""
 WHEEL_SLOTS = 7168
@@ -259,6 +263,9 @@ class DeferredWorld(World):
         """When clocks were set last, and the latest time that they showed before."""
         self._seen: dict[Node, tuple[tuple[int, int] | None, dict[int, int]]] = {}
         """By node: process and epoch in which it led at the last look, and by queue how much of it was seen."""
+        self._luck = random.Random(f"timer files {seed} {safe_class}")
+        self.harmed = False
+        """Whether a unit of a timer was damaged."""
         precision_ms = chance.choice((100, 1000))
         window_ms = chance.choice((3_000, 5_000, 600_000))
         self.rolls = window_ms < 10_000
@@ -305,6 +312,36 @@ class DeferredWorld(World):
         Transactor(self, "10.0.1.5")
         self._watch()
         self.events.later(self.chance.uniform(0.3, 3), self._set_clocks)
+        if self._luck.random() < FILES_FAIL:
+            self._harm_timers()
+
+    def _harm_timers(self) -> None:
+        """Fill a machine's disk for a file of its timers, make room again, or damage a unit. It may die soon."""
+        luck = self._luck
+        node = self.supposed_master() if luck.random() < 0.6 else luck.choice(self.nodes)
+        logs = [file for path, file in node.disk.files.items() if path.parent.name == "timerlog"]
+        if self.quiet:
+            for each in self.nodes:
+                each.disk.full = frozenset()
+            return
+        if node.disk.full:
+            node.disk.full = frozenset()
+        elif logs and luck.random() < 0.3:
+            at = luck.randrange(len(logs[0].data) // UNIT_SIZE) * UNIT_SIZE
+            luck.choice(logs).data[at : at + UNIT_SIZE] = bytes(UNIT_SIZE)
+            self.harmed = True
+        else:
+            node.disk.full = frozenset((luck.choice(("timerlog", "timerlog", "timerwheel", "timercheck")),))
+        if luck.random() < 0.5:
+            self.events.later(luck.uniform(0.1, 0.8), lambda: self._kill(node))
+        self.log(node, f"has no room for {sorted(node.disk.full)}" if node.disk.full else "has other files")
+        self.events.later(luck.uniform(0.1, 1.5), self._harm_timers)
+
+    def _kill(self, node: Node) -> None:
+        if node.alive and not self.quiet:
+            self.history.deaths += 1
+            node.die(power=self.power_fails and self._luck.random() < 0.5)
+            self._nursery.start_soon(self.start, node, self._luck.uniform(0.05, 0.5))
 
     def _set_clocks(self) -> None:
         if self.quiet:
@@ -376,7 +413,8 @@ class DeferredWorld(World):
             raise Broken(f"timers {lost[:5]} were answered 0, and {master} never delivered them")
         if heard := sorted(self.recalled & came.keys()):
             raise Broken(f"timers {heard[:5]} were recalled in time, and {master} delivered them")
-        calm = not (self.history.deaths or self.history.handovers or self.history.failed_handovers)
+        history = self.history
+        calm = not (self.harmed or history.deaths or history.handovers or history.failed_handovers)
         if calm and (twice := sorted(name for name, count in came.items() if count > 1)):
             raise Broken(f"timers {twice[:5]} were delivered twice by {master}, and nothing had died")
         committed = Counter(body.decode() for body in master.bodies(PAID).values())

@@ -5,8 +5,9 @@ since the last one. A power loss keeps, of each page that was changed and not sy
 mixture of its 512-byte sectors, as the seed says. A name is durable once its directory was synced; a rename or a
 removal that was not is undone or done, as the seed says.
 
-It can fill up (`room`, in bytes that may still be allocated), fail a sync (`fail_syncs`), and stop the world at its
-n-th durable operation (`crash_after`): that is how a crash falls between any two steps of the shipped code.
+It can fill up (`room`, in bytes that may still be allocated; `full` for some files), fail a sync (`fail_syncs`), and
+stop the world at its n-th durable operation (`crash_after`): that is how a crash falls between any two steps of the
+shipped code.
 """
 
 from __future__ import annotations
@@ -140,7 +141,12 @@ class SimPaged(PagedFile):
         content = self._file().data
         if len(content) < position + len(data):
             content.extend(bytes(position + len(data) - len(content)))
+        is_full = self._sim.lacks_room(self.path) and any(data) and not any(content[position:][: len(data)])
+        if is_full:
+            data = data[: len(data) // 8 * 4]  # the kernel writes what there is room for
         content[position : position + len(data)] = data
+        if is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def read_at(self, position: int, size: int) -> bytes:
         return bytes(self._file().data[position : position + size])
@@ -167,6 +173,8 @@ class SimDisk(Disk):
         """The names on the platter, and which file each stands for there."""
         self.folders: set[Path] = set()
         self.room = 1 << 40
+        self.full: frozenset[str] = frozenset()
+        """Names of files and folders for whose paged files there is no room where they have holes."""
         self.fail_syncs = 0
         self.steps = 0
         self.crash_after = 1 << 60
@@ -185,6 +193,10 @@ class SimDisk(Disk):
 
     durable_step = step
 
+    def lacks_room(self, path: Path) -> bool:
+        """Tell whether a paged file can get no more bytes."""
+        return path.name in self.full or path.parent.name in self.full
+
     def maybe_fail(self) -> None:
         if self.fail_syncs:
             self.fail_syncs -= 1
@@ -193,7 +205,7 @@ class SimDisk(Disk):
     def power_loss(self, chance: random.Random) -> SimDisk:
         """What is there when the power comes back."""
         after = type(self)(chance)
-        after.room = self.room
+        after.room, after.full = self.room, self.full
         for path in sorted({*self.files, *self.named} - {BOOT_ID}):
             now, before = self.files.get(path), self.named.get(path)
             file = now if now is before else chance.choice((now, before))
@@ -205,7 +217,7 @@ class SimDisk(Disk):
     def killed(self) -> SimDisk:
         """What is there when only the process was killed: everything that it wrote."""
         after = type(self)(self._chance)
-        after.room = self.room
+        after.room, after.full = self.room, self.full
         for path, file in self.files.items():
             after.files[path] = file
         after.named = dict(self.named)
@@ -234,6 +246,8 @@ class SimDisk(Disk):
     def create_paged(self, path: Path, size: int) -> PagedFile:
         self._folder(path.parent)
         file = self.files.get(path)
+        if file is None and self.lacks_room(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         if file is None:
             file = self.files[path] = SimFile()
         if len(file.data) < size:
