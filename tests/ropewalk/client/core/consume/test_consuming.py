@@ -214,7 +214,9 @@ def test_members_that_cannot_be_read_are_a_named_error(body: bytes) -> None:
 def test_locks_that_cannot_be_read_grant_nothing(body: bytes) -> None:
     script, core = stage()
     script.handler = answering(body)
+    script.hold(core.directory.route("T"))
     assert script.hold(core.lock([TopicQueue("T", Queue("a", 0))])) == set()
+    assert RequestCode.LOCK_BATCH_MQ in [command.code for _, command in script.asked]
 
 
 def answering(body: bytes) -> Callable[[str, Command], Command]:
