@@ -22,6 +22,7 @@ import contextlib
 import heapq
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,14 +34,16 @@ import msgspec
 
 from ropewalk.client.blocking.connection import receive_any
 from ropewalk.client.blocking.simple import Client, NoNameServer, PendingPull, PullResult, PullStatus
+from ropewalk.client.core.backoff import STANDSTILL, Standstill
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.consume.consume_from import EARLIEST, LATEST
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
+from ropewalk.client.core.messages import has_moved
 from ropewalk.client.core.options import TIMESTAMP_MIN
 from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import ResponseCode
-from ropewalk.errors import OutcomeUnknown, Rejected, TryElsewhere, TryLater, error_for
+from ropewalk.errors import OutcomeUnknown, Rejected, RemoteProtocolError, TryElsewhere, TryLater, error_for
 from ropewalk.filter.sql92 import SqlSyntaxError, compile_filter
 from ropewalk.format.properties import P
 from ropewalk.format.record import Record
@@ -282,14 +285,21 @@ def _walk(
     """One queue up to `end`. The next pull is under way while the last one's messages are handled."""
     offset = reading.start.offset_in(client, source.topic, source.queue)
     pending: PendingPull | None = None
+    standstill = Standstill()
     while offset < end:
         if pending is None:
             pending = _pull(client, reading, source, offset)
+        began = time.monotonic()
         result = client.finish_pull(pending)
         pending = None
+        moved = has_moved(result.status, offset, result.next_offset)
         offset = _next_offset(source, offset, result)
         if result.status is PullStatus.NO_NEW_MESSAGE:
             return
+        if rest_s := standstill.rest_s(time.monotonic() - began, moved=moved):
+            if standstill.goes_on:
+                raise RemoteProtocolError(f"{_shown(source)} ends at {end}, and {STANDSTILL}")
+            time.sleep(rest_s)
         if offset < end:
             pending = _pull(client, reading, source, offset)
         for record in result.records:
@@ -308,6 +318,9 @@ def _follow(client: Client, reading: Reading, interrupts: Interrupts) -> Iterato
         note_beyond(reading.start, ends, "reading starts at the end there")
         offsets = {source: min(offset, ends[source]) for source, offset in offsets.items()}
     pending: dict[TopicQueue, tuple[PendingPull, float]] = {}
+    standstills = defaultdict[TopicQueue, Standstill](Standstill)
+    resting: dict[TopicQueue, float] = {}
+    stuck: set[TopicQueue] = set()
     lost = False
     look_again_at = time.monotonic() + DISCOVER_S
     while True:
@@ -318,14 +331,21 @@ def _follow(client: Client, reading: Reading, interrupts: Interrupts) -> Iterato
                         offsets[source] = client.min_offset(source.topic, source.queue)
                 look_again_at = time.monotonic() + DISCOVER_S
             for source, offset in offsets.items():
-                if source not in pending:
+                if source not in pending and resting.get(source, 0.0) <= time.monotonic():
+                    resting.pop(source, None)
                     pull = _pull(client, reading, source, offset, SUSPEND_MS)
                     pending[source] = pull, time.monotonic()
             if lost:
                 note("connected again")
                 lost = False
-            for source, result in _answers(client, pending, look_again_at):
-                del pending[source]
+            for source, result in _answers(client, pending, min((look_again_at, *resting.values()))):
+                now, (_, began) = time.monotonic(), pending.pop(source)
+                moved = has_moved(result.status, offsets[source], result.next_offset)
+                if rest_s := standstills[source].rest_s(now - began, moved=moved):
+                    resting[source] = now + rest_s
+                    if standstills[source].goes_on and source not in stuck:
+                        stuck.add(source)
+                        note(f"{_shown(source)}: {STANDSTILL}")
                 offsets[source] = _next_offset(source, offsets[source], result)
                 for record in result.records:
                     yield source, record
@@ -367,6 +387,9 @@ def _answers(
         now = time.monotonic()
         if answered or now >= until:
             return answered
+        if not pending:
+            time.sleep(until - now)
+            return []
         oldest = min(started for _, started in pending.values())
         deadline = oldest + SUSPEND_MS / 1000 + HOLD_SLACK_S
         if now >= deadline:
@@ -389,10 +412,14 @@ def _pull(
     )
 
 
+def _shown(source: TopicQueue) -> str:
+    return f"{source.queue.broker_name} queue {source.queue.queue_id}"
+
+
 def _next_offset(source: TopicQueue, offset: int, result: PullResult) -> int:
     if result.status is PullStatus.OFFSET_ILLEGAL and offset < result.min_offset:
         note(
-            f"{source.queue.broker_name} queue {source.queue.queue_id}: {counted(result.min_offset - offset)} before "
+            f"{_shown(source)}: {counted(result.min_offset - offset)} before "
             f"offset {result.min_offset} are no longer stored; going on from there"
         )
     return result.next_offset

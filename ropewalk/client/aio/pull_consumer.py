@@ -154,7 +154,11 @@ class AsyncPullConsumer:
         return await self._open.drive(self._core.position(queue))
 
     async def poll(self, max_count: int = 32, *, timeout: float = 1.0) -> list[ReceivedMessage]:
-        """Return the next messages of one queue; nothing if none came within `timeout` seconds."""
+        """Return the next messages of one queue; nothing if none came within `timeout` seconds.
+
+        Raises what a broker refused, and, when the time is up, `Unreachable` or `OutcomeUnknown` if none of the brokers
+        was there in all of it.
+        """
         messages = await self._open.drive(self._core.poll(max_count, timeout))
         if self._tracing is not None and self._tracing.trace is not None:
             self._tracing.trace.record_poll(messages, default_unique_keys().next(), now_ms())

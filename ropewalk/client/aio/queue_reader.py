@@ -22,13 +22,14 @@ from dataclasses import dataclass
 import anyio
 
 from ropewalk.client.aio.links import AsyncLinks
+from ropewalk.client.core.backoff import STANDSTILL, Backoff, Standstill
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.consume.consume_stats import ConsumeStats
 from ropewalk.client.core.consume.consuming import ConsumerCore, is_missing_topic
 from ropewalk.client.core.consume.queue_cache import QueueCache
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped, Skipped, SkipReason, gaps
-from ropewalk.client.core.messages import PullStatus
+from ropewalk.client.core.messages import PullStatus, has_moved
 from ropewalk.client.log import Troubles, logger
 from ropewalk.client.machine import clock, now_ms
 from ropewalk.codes import ResponseCode
@@ -104,7 +105,8 @@ class QueueReader:
         self._scope = anyio.CancelScope()
         self._pulling = anyio.CancelScope()
         self._changed = anyio.Event()
-        self._away_pause_s = AWAY_PAUSE_S
+        self._away = Backoff(AWAY_PAUSE_S, ERROR_PAUSE_S)
+        self._standstill = Standstill()
         self._waiting = 0
         """The number of tasks that wait for a change: at 0, a message wakes none."""
         self._at_work = 0
@@ -123,9 +125,15 @@ class QueueReader:
                     await self._change()
                 try:
                     with anyio.CancelScope() as self._pulling:
-                        await self._pull_once()
-                    self._away_pause_s = AWAY_PAUSE_S
-                    self._troubles.ended(("pull", self.queue), "pulls again", **self._where)
+                        began = clock()
+                        moved = await self._pull_once()
+                        if rest_s := self._standstill.rest_s(clock() - began, moved=moved):
+                            await anyio.sleep(rest_s)
+                    self._away.reset()
+                    if self._standstill.goes_on:
+                        self._troubles.began(("pull", self.queue), STANDSTILL, "pull failed", **self._where)
+                    else:
+                        self._troubles.ended(("pull", self.queue), "pulls again", **self._where)
                 except RopewalkError as exc:
                     if is_missing_topic(exc):
                         self.topic_is_gone = True
@@ -142,14 +150,12 @@ class QueueReader:
                     ):
                         # A broker that was restarted has forgotten us; it need not stay so until the next heartbeat.
                         await self._links.drive(self._core.heartbeats())
-                        await anyio.sleep(FLOW_CONTROL_PAUSE_S)
+                        await anyio.sleep(self._away.next_s())
                     elif exc.code == ResponseCode.FLOW_CONTROL:
                         await anyio.sleep(FLOW_CONTROL_PAUSE_S)
                     elif isinstance(exc, (Unreachable, OutcomeUnknown)):
                         # Connections tell of it. A group that elects has another master within a second.
-                        pause_s = self._away_pause_s
-                        self._away_pause_s = min(2 * pause_s, ERROR_PAUSE_S)
-                        await anyio.sleep(pause_s)
+                        await anyio.sleep(self._away.next_s())
                     else:
                         self._troubles.began(("pull", self.queue), exc, "pull failed", **self._where)
                         await anyio.sleep(ERROR_PAUSE_S)
@@ -165,7 +171,8 @@ class QueueReader:
             "queue": self.queue.queue.queue_id,
         }
 
-    async def _pull_once(self) -> None:
+    async def _pull_once(self) -> bool:
+        """Pull, and take in what came. False if the answer does not move us on in the queue."""
         if self.topic_is_gone:
             await self._know_again()
         cache = self.cache
@@ -185,13 +192,13 @@ class QueueReader:
         self.pulled_ms = now_ms()
         self.stats.pulled(clock(), clock() - began, len(result.messages))
         if cache.dropped:
-            return  # sent elsewhere meanwhile
+            return True  # sent elsewhere meanwhile
         if result.status is PullStatus.OFFSET_ILLEGAL:
             steps = self._core.relocate(self.queue, cache.next_offset, result, self._last)
             offset, reason = await self._links.drive(steps)
             if not cache.dropped:
                 self._go_on_at(offset, reason, result.min_offset)
-            return
+            return False
         begin = cache.next_offset
         cache.add(result.messages, result.next_offset)
         if len(result.messages) != result.next_offset - begin and not self._is_filtered:
@@ -201,6 +208,7 @@ class QueueReader:
             self._last = result.messages[-1]
             self._arrived(self, cache, result.messages)
         self._notify()
+        return has_moved(result.status, begin, result.next_offset)
 
     async def _know_again(self) -> None:
         """Find out whether the topic that is there now is the one that was."""

@@ -156,7 +156,11 @@ class PullConsumer:
         return self._links.drive(self._core.position(queue))
 
     def poll(self, max_count: int = 32, *, timeout: float = 1.0) -> list[ReceivedMessage]:
-        """Return the next messages of one queue; nothing if none came within `timeout` seconds."""
+        """Return the next messages of one queue; nothing if none came within `timeout` seconds.
+
+        Raises what a broker refused, and, when the time is up, `Unreachable` or `OutcomeUnknown` if none of the brokers
+        was there in all of it.
+        """
         messages = self._links.drive(self._core.poll(max_count, timeout))
         if self._trace is not None:
             with self._lock:

@@ -33,6 +33,7 @@ from ropewalk.client.core.messages import (
     SendResult,
     SendStatus,
     batch_request,
+    check_found,
     command_of,
     pull_request,
     route_request,
@@ -100,6 +101,7 @@ class PendingPull:
     opaque: int
     topic: str
     queue: Queue
+    offset: int
     timeout: float
 
 
@@ -257,7 +259,7 @@ class Client:
         wanted = subscription if sql is None else sql
         command = pull_request(topic, queue, offset, max_count, wanted, suspend_ms, is_sql=sql is not None)
         timeout = self.timeout + suspend_ms / 1000
-        return PendingPull(connection, connection.start(command), topic, queue, timeout)
+        return PendingPull(connection, connection.start(command), topic, queue, offset, timeout)
 
     def finish_pull(self, pending: PendingPull) -> PullResult:
         """Wait for the answer to a pull."""
@@ -269,6 +271,7 @@ class Client:
         if status is None:
             raise error_for(answer.code, answer.remark)
         header = answer_header(PullResponseHeader, answer)
+        check_found(status, pending.offset, header.next_begin_offset, answer.body)
         self._pull_from[pending.topic, pending.queue] = header.suggest_which_broker_id
         return PullResult(
             status,

@@ -19,7 +19,7 @@ from ropewalk.client.core.options import milliseconds_of
 from ropewalk.client.core.produce.delay_levels import delay_level_of
 from ropewalk.client.core.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, Queue
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
-from ropewalk.errors import LocalProtocolError
+from ropewalk.errors import LocalProtocolError, RemoteProtocolError
 from ropewalk.format.batch import encode_batch
 from ropewalk.format.headers import PullMessageHeader, RecallMessageHeader, encode_header
 from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, encode_properties, split_keys
@@ -189,6 +189,23 @@ class PullResult:
     min_offset: int
     max_offset: int
     """The offset the queue's next message will get."""
+
+
+def has_moved(status: PullStatus, offset: int, next_offset: int) -> bool:
+    """Return True if the answer to a pull at an offset moves its reader on in the queue."""
+    return next_offset > offset and status in (PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE)
+
+
+def check_found(status: PullStatus, offset: int, next_offset: int, body: bytes) -> None:
+    """Refuse an answer that finds nothing, or leads nowhere, and calls that a success. Raises `RemoteProtocolError`."""
+    if status is not PullStatus.FOUND:
+        return
+    if not body:
+        raise RemoteProtocolError("a pull was answered as if messages were found, and there is none in it")
+    if next_offset <= offset:
+        raise RemoteProtocolError(
+            f"a pull at offset {offset} found messages, and the next one is to be at {next_offset}"
+        )
 
 
 def check_properties(message: Message) -> None:

@@ -1,6 +1,7 @@
 import json
 import signal
 import subprocess
+import time
 import zlib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -201,6 +202,52 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(cluster: FakeClu
         check=False,
     )
     assert (ended.stdout, ended.stderr, ended.returncode) == (b"0\n", b"", 141)
+
+
+def pulled(request: Command, code: int, following: int) -> Command:
+    """The answer of a broker that holds no pull and finds no message."""
+    ext = {"suggestWhichBrokerId": "0", "minOffset": "0", "maxOffset": "5", "nextBeginOffset": str(following)}
+    return request.reply(code, ext=ext)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (ResponseCode.SUCCESS, "there is none in it"),
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, "brings nothing"),
+        (ResponseCode.PULL_OFFSET_MOVED, "brings nothing"),
+    ],
+)
+def test_a_broker_that_does_not_bring_what_it_says_it_has_is_an_error_and_not_asked_for_ever(
+    ropewalk: RunCommand, cluster: FakeCluster, code: int, told: str
+) -> None:
+    fill(cluster, 5, queue_count=1)
+    cluster.answers[RequestCode.PULL_MESSAGE] = lambda request: pulled(request, code, 0)
+    ended = ropewalk("consume", "T", "--from", "earliest")
+    assert ended.status != 0 and told in ended.errors and ended.lines == []
+    assert cluster.codes().count(RequestCode.PULL_MESSAGE) < 20
+
+
+def test_following_asks_a_broker_that_holds_no_pull_slower_and_slower(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    fill(cluster, 1, queue_count=1)
+    asked: list[float] = []
+
+    def answer(request: Command) -> Command:
+        asked.append(time.monotonic())
+        return pulled(request, ResponseCode.PULL_NOT_FOUND, 0) if len(asked) < 5 else cluster._pull(request)
+
+    cluster.answers[RequestCode.PULL_MESSAGE] = answer
+    process = subprocess.Popen(
+        command_line("consume", "T", "--follow", "--from", "earliest", "--count", "1"),
+        stdout=subprocess.PIPE,
+        env=command_environment(cluster.address),
+        cwd=tmp_path,
+    )
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, b"0\n")
+    assert asked[4] - asked[0] >= 0.7
 
 
 def test_following_prints_what_comes_and_counts_at_ctrl_c(cluster: FakeCluster, tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from ropewalk.client.core.messages import (
     PULL_STATUSES,
     Message,
     PullStatus,
+    check_found,
     command_of,
     send_request,
 )
@@ -186,7 +187,7 @@ class ConsumerCore:
     def queues(self, topic: str) -> Steps[list[TopicQueue]]:
         """Return the queues a topic has now. Raises `Rejected` (17) when it has none because there is no such topic."""
         self.directory.invalidate(topic)
-        route = yield from self.directory.route(topic)
+        route = yield from self.directory.route(topic, deadline=self.deadline)
         return [TopicQueue(topic, queue) for queue in route.read_queues()]
 
     def find_makers(self, topic: str) -> Steps[None]:
@@ -317,14 +318,18 @@ class ConsumerCore:
         )
         return address, command_of(RequestCode.PULL_MESSAGE, header)
 
-    def read_pull(self, queue: TopicQueue, answer: Command) -> Pulled:
-        """Make sense of a pull's answer; remembers where the broker wants the next pull. Raises what it refused."""
+    def read_pull(self, queue: TopicQueue, offset: int, answer: Command) -> Pulled:
+        """Make sense of the answer to a pull at an offset; remembers where the broker wants the next pull.
+
+        Raises what it refused, and `RemoteProtocolError` for what is no answer.
+        """
         status = PULL_STATUSES.get(answer.code)
         if status is None:
             self._pull_from.pop(queue, None)
             self.directory.heed(queue.topic, answer)
             raise error_for(answer.code, answer.remark)
         header = answer_header(PullResponseHeader, answer)
+        check_found(status, offset, header.next_begin_offset, answer.body)
         self._pull_from[queue] = header.suggest_which_broker_id
         messages = decode_received(answer.body, queue) if status is PullStatus.FOUND else []
         subscription = self.subscription(queue.topic)
@@ -365,7 +370,7 @@ class ConsumerCore:
             self._pull_from.pop(queue, None)  # the master may be there even if the suggested slave is not
             self.directory.invalidate(queue.topic)
             raise
-        return self.read_pull(queue, answer)
+        return self.read_pull(queue, offset, answer)
 
     def send_back(self, message: ReceivedMessage, delay_level: int, max_retries: int) -> Steps[None]:
         """Give a message back, to be delivered again later or become a dead letter.

@@ -18,18 +18,21 @@ had, and what is passed over is told as `Skipped`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple
 
+from ropewalk.client.core.backoff import Backoff, Standstill
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.consume.consuming import PULL_MARGIN_S, ConsumerCore, is_missing_topic
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped, Skipped, gaps
-from ropewalk.client.core.messages import PullStatus
+from ropewalk.client.core.directory import REFRESH_S
+from ropewalk.client.core.messages import PullStatus, has_moved
 from ropewalk.client.core.options import check_count, check_kind, check_wait, milliseconds_of
-from ropewalk.client.core.steps import Ask, Steps, ask, ask_any, await_prefetched, prefetch
+from ropewalk.client.core.steps import Ask, Pause, Steps, ask, ask_any, await_prefetched, prefetch
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
 from ropewalk.format.remoting import Command
@@ -70,8 +73,12 @@ class PullCore:
         self._positions: dict[TopicQueue, int | None] = {}
         self._sought: set[TopicQueue] = set()
         """Queues whose position the program has just set: one beyond the end is its own affair."""
-        self._chosen = False
-        """Whether queues were assigned; without, the first use assigns those of the topics."""
+        self._by_topics = True
+        """Whether the queues are those of the topics, and not some that the program assigned."""
+        self._look_up_at = -math.inf
+        """When the topics are looked up again while they have no queue."""
+        self._moved = False
+        """Whether an answer has moved a position on since it was last looked at."""
         self._turn = 0
         self._ahead: dict[TopicQueue, tuple[_Question, int]] = {}
         """The pull sent ahead, and its ticket. A ticket is taken sooner or later, wanted or not."""
@@ -93,7 +100,7 @@ class PullCore:
         for queue in queues:
             _check_queue(queue)
         self._positions = {queue: self._positions.get(queue) for queue in sorted(queues)}
-        self._chosen = True
+        self._by_topics = False
 
     def assign_topics(self) -> Steps[tuple[TopicQueue, ...]]:
         """Read every queue of the topics that were subscribed to."""
@@ -101,6 +108,8 @@ class PullCore:
         for subscription in self._consumer.identity.subscriptions:
             queues += yield from self._consumer.queues(subscription.topic)
         self.assign(queues)
+        self._by_topics = True
+        self._look_up_at = self._clock() + REFRESH_S
         return self.assignment
 
     def seek(self, queue: TopicQueue, offset: int) -> None:
@@ -153,7 +162,8 @@ class PullCore:
     def poll(self, max_count: int, timeout_s: float) -> Steps[list[ReceivedMessage]]:
         """Return the next messages of one queue, at most `max_count`; nothing if none came within `timeout_s` seconds.
 
-        Raises what a broker refused, and `Unreachable` if none of the brokers was there.
+        Raises what a broker refused, and, when the time is up, `Unreachable` or `OutcomeUnknown` if none of the brokers
+        was there in all of it.
         """
         check_count("max_count", max_count, 1)
         check_wait(timeout_s)
@@ -168,41 +178,75 @@ class PullCore:
             self._consumer.deadline = None
 
     def _choose(self) -> Steps[None]:
-        """Assign the queues of the topics, unless the program has assigned some. Raises as `assign_topics`."""
-        if not self._chosen:
+        """Assign the queues of the topics, unless the program has assigned some. Raises as `assign_topics`.
+
+        Topics without a queue to read are looked up again as often as any route.
+        """
+        if self._by_topics and not self._positions and self._clock() >= self._look_up_at:
             yield from self.assign_topics()
 
     def _poll(self, max_count: int, deadline: float) -> Steps[list[ReceivedMessage]]:
+        backoff = Backoff()
+        heard = False
+        while True:
+            try:
+                found, failure = yield from self._look_and_wait(max_count, deadline)
+            except (Unreachable, OutcomeUnknown) as exc:
+                found, failure = [], exc
+            heard = heard or failure is None
+            remaining_s = deadline - self._clock()
+            if found or remaining_s < HOLD_MS_MIN / 1000:
+                if failure is not None and not heard:
+                    raise failure
+                return found
+            yield Pause(min(backoff.next_s(), remaining_s))
+
+    def _look_and_wait(
+        self, max_count: int, deadline: float
+    ) -> Steps[tuple[list[ReceivedMessage], RopewalkError | None]]:
+        """Look into every queue, and wait for all of them while any can be asked; the failure if none ever could."""
         yield from self._choose()
         for gone in [queue for queue in self._ahead if queue not in self._positions]:
             yield from self._drop_ahead(gone)
+        failure: RopewalkError | None = None
+        there: list[TopicQueue] = []
         queues = self._in_turn()
         self._turn += 1
-        failure: RopewalkError | None = None
-        for queue in tuple(queues):
+        for queue in queues:
             try:
                 found = yield from self._look(queue, max_count)
             except (Unreachable, OutcomeUnknown) as exc:
                 self._consumer.directory.invalidate(queue.topic)
-                queues.remove(queue)
                 failure = exc
                 continue
             if found:
                 yield from self._look_ahead(queue, max_count)
-                return found
+                return found, None
+            there.append(queue)
+        if there:
+            return (yield from self._wait_for_any(there, max_count, deadline)), None
+        return [], failure
+
+    def _wait_for_any(
+        self, queues: list[TopicQueue], max_count: int, deadline: float
+    ) -> Steps[list[ReceivedMessage]]:
+        """Ask these queues until one has something, the time is up, or the last of them can be asked no more."""
+        standstill = Standstill()
         while queues:
-            remaining_ms = int(min((deadline - self._clock()) * 1000, HOLD_MS_MAX))
+            began = self._clock()
+            remaining_ms = int(min((deadline - began) * 1000, HOLD_MS_MAX))
             if remaining_ms < HOLD_MS_MIN:
-                return []
+                break
+            self._moved = False
             found, lost = yield from self._wait(queues, max_count, remaining_ms)
             if found:
                 return found
             for queue in lost:
                 self._consumer.directory.invalidate(queue.topic)
                 queues.remove(queue)
-                failure = lost[queue]
-        if failure is not None and not isinstance(failure, OutcomeUnknown):
-            raise failure
+            now = self._clock()
+            if rest_s := standstill.rest_s(now - began, moved=self._moved or bool(lost)):
+                yield Pause(max(min(rest_s, deadline - now), 0.0))
         return []
 
     def commit(self) -> Steps[None]:
@@ -314,7 +358,7 @@ class PullCore:
         """Move on past what was read, and return what of it is wanted."""
         queue, offset, _ = question
         try:
-            pulled = self._consumer.read_pull(queue, answer)
+            pulled = self._consumer.read_pull(queue, offset, answer)
         except RopewalkError as exc:
             if is_missing_topic(exc):
                 self._gone.add(queue)
@@ -333,6 +377,7 @@ class PullCore:
         if not self._consumer.subscription(queue.topic).is_filtered:
             for gap in gaps(queue, offset, pulled.messages, pulled.next_offset):
                 self._on_skipped(gap)
+        self._moved = self._moved or has_moved(pulled.status, offset, pulled.next_offset)
         self._positions[queue] = pulled.next_offset
         self._sought.discard(queue)
         if pulled.messages:

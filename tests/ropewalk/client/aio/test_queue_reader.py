@@ -13,6 +13,7 @@ import pytest
 
 from ropewalk.client.aio import queue_reader
 from ropewalk.client.aio.queue_reader import LOCK_LASTS_S, QueueReader, ReadingOptions
+from ropewalk.client.core.backoff import STANDSTILL, Standstill
 from ropewalk.client.core.connection import NoMaster
 from ropewalk.client.core.consume.consuming import Pulled
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
@@ -179,5 +180,33 @@ def test_a_queue_whose_broker_is_gone_for_a_moment_is_read_on_soon_after(
                 while not it.cache.next_offset:  # noqa: ASYNC110
                     await anyio.sleep(0.001)
                 tasks.cancel_scope.cancel()
+
+    run(story)
+
+
+@pytest.mark.parametrize("status", [PullStatus.NO_NEW_MESSAGE, PullStatus.NO_MATCHED_MESSAGE])
+def test_a_broker_that_answers_at_once_and_brings_nothing_is_asked_slower_and_told_of_once(
+    run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, status: PullStatus
+) -> None:
+    monkeypatch.setattr(Standstill, "MAX_S", 0.2)
+    asked: list[float] = []
+
+    class Links:
+        async def drive(self, _steps: object) -> Pulled:
+            asked.append(clock())
+            await anyio.lowlevel.checkpoint()
+            return Pulled(status, [], 0, 0, 100)
+
+    async def story() -> None:
+        it = QueueReader(Mock(), cast(Any, Links()), SOURCE, 0, ReadingOptions(), lambda *_: None)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(it.read)
+            await until_async(lambda: len(asked) >= 5)
+            assert asked[4] - asked[0] >= 0.35
+            await until_async(lambda: STANDSTILL in caplog.text)
+            told = len(asked)
+            await until_async(lambda: len(asked) > told)
+            tasks.cancel_scope.cancel()
+        assert caplog.text.count(STANDSTILL) == 1
 
     run(story)

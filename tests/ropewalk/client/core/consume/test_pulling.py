@@ -1,17 +1,20 @@
 """The pull consumer's decisions, told as conversations: what a poll asks, what it leaves out, what it reads ahead."""
 
 from collections import defaultdict
+from collections.abc import Callable
 
 import pytest
 
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.consume.consuming import ConsumerCore, ConsumerIdentity
-from ropewalk.client.core.consume.pulling import PullCore
+from ropewalk.client.core.consume.membership import Subscription
+from ropewalk.client.core.consume.pulling import GRACE_S, PullCore
 from ropewalk.client.core.consume.received import TopicQueue
+from ropewalk.client.core.directory import REFRESH_S
 from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import RopewalkError, TryLater
+from ropewalk.errors import OutcomeUnknown, RemoteProtocolError, RopewalkError, TryLater
 from ropewalk.format.record import encode_host, encode_record
 from ropewalk.format.remoting import Command
 from tests.ropewalk.client.scripted import Script, route_body
@@ -23,18 +26,19 @@ A0, A1, B0, B1 = (TopicQueue("T", Queue(name, number)) for name in "ab" for numb
 class Stage:
     """Two brokers with two queues each, what lies in them, and a pull consumer that reads from the start."""
 
-    def __init__(self) -> None:
+    def __init__(self, *subscriptions: Subscription) -> None:
         self.bodies: dict[TopicQueue, list[bytes]] = defaultdict(list)
         self.refusals: dict[TopicQueue, int | RopewalkError] = {}
         self.gone: set[str] = set()
         self.script = Script(self._answer, {"T": route_body("a", "b")})
-        identity = ConsumerIdentity("g", "me", (), "first", active=True)
+        identity = ConsumerIdentity("g", "me", subscriptions, "first", active=True)
         keys = UniqueKeys(bytes(4), 1, 2, lambda: 0)
         consumer = ConsumerCore(
             "ns:9876", identity, unique_keys=keys, clock=self.script.clock, now_ms=lambda: 5
         )
         self.core = PullCore(consumer, self.script.clock)
-        self.core.assign([A0, A1, B0, B1])
+        if not subscriptions:
+            self.core.assign([A0, A1, B0, B1])
 
     def poll(self, max_count: int = 2, timeout_s: float = 1.0) -> list[bytes]:
         """Bodies; a poll that waits finds out at once that nothing comes."""
@@ -172,3 +176,126 @@ def test_a_refusal_of_one_queue_does_not_lose_what_came_from_another() -> None:
     with pytest.raises(TryLater):
         [it.poll() for _ in range(2)]
     assert it.script.hold(it.core.position(B0)) == 1
+
+
+def pulled(command: Command, code: int, following: int, body: bytes = b"") -> Command:
+    ext = {
+        "suggestWhichBrokerId": "0",
+        "minOffset": "0",
+        "maxOffset": "100",
+        "nextBeginOffset": str(following),
+    }
+    return command.reply(code, None, ext, body)
+
+
+def answering(it: Stage, answer: Callable[[Command], Command | RopewalkError]) -> None:
+    """Let every pull be answered like this, at once."""
+
+    def handle(address: str, command: Command) -> Command | RopewalkError:
+        assert len(it.script.asked) < 1000, "it asks without a rest"
+        return (
+            answer(command)
+            if command.code == RequestCode.PULL_MESSAGE
+            else Stage._answer(it, address, command)
+        )
+
+    it.script.handler = handle
+
+
+@pytest.mark.parametrize(
+    ("code", "step"),
+    [
+        (ResponseCode.PULL_NOT_FOUND, 0),
+        (ResponseCode.PULL_NOT_FOUND, 1),
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, 0),
+        (ResponseCode.PULL_OFFSET_MOVED, 0),
+        (ResponseCode.PULL_OFFSET_MOVED, 1),
+    ],
+)
+def test_a_broker_that_holds_nothing_and_brings_nothing_is_asked_a_few_times_a_second(
+    code: int, step: int
+) -> None:
+    it = Stage()
+    it.core.assign([A0])
+    answering(it, lambda command: pulled(command, code, int(command.ext["queueOffset"]) + step))
+    began = it.script.now
+    assert it.poll(timeout_s=10.0) == []
+    assert it.script.now - began >= 9.9
+    assert len(it.script.asked) < 25
+
+
+def test_what_a_filter_leaves_out_is_passed_over_without_a_rest() -> None:
+    it = Stage()
+    it.core.assign([A0])
+
+    def answer(command: Command) -> Command:
+        offset = int(command.ext["queueOffset"])
+        if offset < 50:
+            return pulled(command, ResponseCode.PULL_RETRY_IMMEDIATELY, offset + 1)
+        it.script.now += 0.5
+        return pulled(command, ResponseCode.PULL_NOT_FOUND, offset)
+
+    answering(it, answer)
+    assert it.poll(timeout_s=1.0) == [] and it.script.hold(it.core.position(A0)) == 50
+    assert it.script.pauses == []
+
+
+@pytest.mark.parametrize("body", [b"", b"a record"])
+def test_a_find_of_nothing_or_that_leads_nowhere_is_the_brokers_mistake(body: bytes) -> None:
+    it = Stage()
+    answering(it, lambda command: pulled(command, ResponseCode.SUCCESS, 0, body))
+    with pytest.raises(RemoteProtocolError, match="found"):
+        it.poll()
+
+
+def test_a_poll_whose_brokers_hang_up_rests_until_its_time_is_up_and_says_so() -> None:
+    it = Stage()
+    answering(it, lambda command: OutcomeUnknown("hung up"))
+    began = it.script.now
+    with pytest.raises(OutcomeUnknown, match="hung up"):
+        it.poll(timeout_s=10.0)
+    assert 10.0 <= it.script.now - began < 10.0 + GRACE_S
+    assert len(it.script.asked) < 25 * 4
+
+
+def test_a_poll_goes_on_with_a_broker_that_comes_back_in_time() -> None:
+    it = Stage()
+    it.core.assign([A0])
+    it.bodies[A0] = [b"1"]
+    it.gone.add("a")
+
+    def handle(address: str, command: Command) -> Command | RopewalkError:
+        if len(it.script.pauses) == 3:
+            it.gone.clear()
+        return it._answer(address, command)
+
+    it.script.handler = handle
+    assert it.poll(timeout_s=10.0) == [b"1"] and len(it.script.pauses) == 3
+
+
+def test_a_held_pull_that_is_answered_too_late_is_no_error_of_a_broker_that_was_there() -> None:
+    it = Stage()
+
+    def answer(command: Command) -> Command | RopewalkError:
+        if hold_ms := int(command.ext["suspendTimeoutMillis"]):
+            it.script.now += hold_ms / 1000 + GRACE_S
+            return OutcomeUnknown("no answer")
+        return pulled(command, ResponseCode.PULL_NOT_FOUND, 0)
+
+    answering(it, answer)
+    assert it.poll(timeout_s=1.0) == []
+
+
+def test_topics_that_have_no_queue_yet_are_looked_up_again_and_a_poll_waits_for_them() -> None:
+    it = Stage(Subscription("T"))
+    it.script.routes["T"] = route_body("a", queues=0)
+    began = it.script.now
+    assert it.poll(timeout_s=1.0) == []
+    assert it.script.now - began == pytest.approx(1.0)
+    it.script.routes["T"] = route_body("a")
+    it.bodies[A1] = [b"1"]
+    assert it.poll(timeout_s=REFRESH_S) == [b"1"]
+    assert it.core.assignment == (A0, A1)
+    it.core.assign([])
+    it.script.now += 2 * REFRESH_S
+    assert it.poll() == [] and len(it.core.assignment) == 0, "the program wants none"
