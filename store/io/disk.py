@@ -42,8 +42,11 @@ _MISSING_MAX = 1000
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 LOCK_NAME = "lock"
 
-_locks_held: set[tuple[int, int]] = set()
-"""Lock files of stores open in this process: a POSIX lock excludes other processes, never one's own."""
+_locks_held: dict[tuple[int, int], int | None] = {}
+"""Lock files of stores open in this process: a POSIX lock excludes other processes, never one's own.
+
+Each with the descriptor that holds the store's directory, if it can be locked.
+"""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
@@ -102,7 +105,11 @@ class MappedFile:
 
     def sync(self) -> None:
         """Make every byte written so far survive power loss. Blocks; any OSError here is final."""
-        os.fdatasync(self._fd)
+        try:
+            os.fdatasync(self._fd)
+        except OSError as exc:
+            _name(exc, self.path)
+            raise
 
     def write_at(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """Put bytes where the map shows them, by system call. Raises OSError; HOT.
@@ -110,7 +117,12 @@ class MappedFile:
         A store through the map would fault on every fresh page, and again on every page after each flush. On ext4 the
         flush itself takes 0.13 ms after this and 0.4 ms after a store through the map (fdatasync of 4 to 64 KiB).
         """
-        if os.pwrite(self._fd, data, position) != len(data):
+        try:
+            done = os.pwrite(self._fd, data, position)
+        except OSError as exc:
+            _name(exc, self.path)
+            raise
+        if done != len(data):
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
 
     def write_pieces_at(self, position: int, pieces: Sequence[bytes | memoryview], size: int) -> None:
@@ -119,13 +131,23 @@ class MappedFile:
         began = time.thread_time()
         if len(pieces) > _PIECES_MAX:
             self.write_at(position, b"".join(pieces))
-        elif os.pwritev(self._fd, pieces, position) != size:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
+        else:
+            try:
+                done = os.pwritev(self._fd, pieces, position)
+            except OSError as exc:
+                _name(exc, self.path)
+                raise
+            if done != size:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
         self.pieces_s += time.thread_time() - began
 
     def read_at(self, position: int, size: int) -> bytes:
         """Read by system call, so that a cold page stops this thread and not the interpreter. Blocks."""
-        return os.pread(self._fd, size, position)
+        try:
+            return os.pread(self._fd, size, position)
+        except OSError as exc:
+            _name(exc, self.path)
+            raise
 
     def read_at_nowait(self, position: int, size: int) -> bytes | None:
         """The bytes if all of them are in the page cache, else None; never waits for the disk."""
@@ -271,6 +293,7 @@ class Disk:
                 raise DiskFull(f"cannot open {path}: {exc.strerror}; raise the limit (`ulimit -n`)") from exc
             if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM):
                 raise DiskFull(f"cannot allocate {size} bytes for {path}: {exc.strerror}") from exc
+            _name(exc, path)
             raise
 
     def open_mapped(self, path: Path) -> MappedFile:
@@ -344,6 +367,9 @@ class Disk:
                 self._drop_stale(Path(path), fd)
             if os.pwrite(fd, data, position) != len(data):  # short only when the disk is full
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        except OSError as exc:
+            _name(exc, path)
+            raise
         finally:
             os.close(fd)
         return new
@@ -365,6 +391,9 @@ class Disk:
                 self._close_idle(max(self.open_max // 4, over))
         try:
             yield entry[0]
+        except OSError as exc:
+            _name(exc, path)
+            raise
         finally:
             with self._lock:
                 entry[1] -= 1
@@ -565,7 +594,8 @@ class Disk:
 
         It must be held before anything else in the directory is touched: RocketMQ takes it only after recovery,
         and a second process can by then have truncated the files of a live store. Returns the descriptor that
-        holds the lock; `flock` would not exclude a Java process.
+        holds the lock; `flock` would not exclude a Java process. The directory is locked too, by `flock`: the lock
+        file can be removed under a broker, and another one be locked then.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         if lock_is_ours(path):  # even to open and close it would give that lock away
@@ -581,7 +611,11 @@ class Disk:
                 f"the store {path.parent} is in use by another process (lock file {path}); "
                 "stop that broker, or give this one its own storePathRootDir"
             ) from exc
-        _locks_held.add(_identity(os.fstat(fd)))
+        try:
+            _locks_held[_identity(os.fstat(fd))] = _lock_directory(path) if path.name == LOCK_NAME else None
+        except (OSError, StoreLocked):
+            os.close(fd)
+            raise
         try:
             os.pwrite(fd, b"lock", 0)
         except OSError as exc:
@@ -590,8 +624,10 @@ class Disk:
         return fd
 
     def unlock(self, fd: int) -> None:
-        _locks_held.discard(_identity(os.fstat(fd)))
+        directory = _locks_held.pop(_identity(os.fstat(fd)), None)
         os.close(fd)
+        if directory is not None:
+            os.close(directory)
 
 
 def _open_max() -> int:
@@ -602,12 +638,33 @@ def _open_max() -> int:
     return min(_OPEN_PAGED_FILES_MAX, max(_OPEN_PAGED_FILES_MIN, limit // 4))
 
 
+def _lock_directory(path: Path) -> int | None:
+    """Return the descriptor that locks the directory of this lock file; None where directories have no locks."""
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as exc:
+        os.close(fd)
+        if exc.errno not in (errno.EACCES, errno.EAGAIN):
+            return None  # NFS, say: the lock file is all there is then
+        raise StoreLocked(
+            f"the store {path.parent} is in use by a broker whose lock file {path} was removed or replaced; "
+            "stop that broker, or give this one its own storePathRootDir"
+        ) from exc
+    return fd
+
+
 def lock_is_ours(path: Path) -> bool:
     """Tell whether this very process holds the lock on a store."""
     try:
         return _identity(os.stat(path)) in _locks_held
     except FileNotFoundError:
         return False
+
+
+def _name(exc: OSError, path: Path | str) -> None:
+    """Give the error of a call by descriptor the name of the file."""
+    exc.filename = exc.filename or str(path)
 
 
 def _address_of(memory: mmap.mmap | bytearray) -> int:
