@@ -27,6 +27,7 @@ from broker.context import BrokerContext
 from broker.kv import snapshots
 from broker.kv.marker import RegionMarker
 from broker.kv.snapshots import Snapshots
+from broker.kv.stamps import Stamps
 from ha.dledger.ledger import LedgerShell
 from ha.kv.machine import KvMachine
 from ha.raft.types import Point, Role, Settings, Standing
@@ -128,6 +129,7 @@ class KvRegion:
         self.number = machine.region.id + 1
         """The number of the group in the frames of its members."""
         self._context = context
+        self._stamps = Stamps(context.monotonic_ms)
         self._wake = wake
         self._on_born = on_born
         self._on_replaced = on_replaced
@@ -311,9 +313,7 @@ class KvRegion:
             raise NotLeader
         if len(self._waiting) >= WAITING_MAX:
             raise Busy(f"{WAITING_MAX} writes of the key-value store wait for a quorum")
-        # The machine's clock never falls. A leader whose own is behind stamps with what was promised last.
-        stamp_ms = max(self._context.now_ms(), self.machine.clock_ms)
-        command = make(stamp_ms)
+        command = make(self._stamps.next(self.machine.clock_ms))
         index = self._store.append(encode(command))
         if index is None:
             raise Busy(self._store.full or "the next file of the key-value store's log is being prepared")
@@ -327,7 +327,7 @@ class KvRegion:
     def _complete(self, body: bytes) -> bytes:
         """Return a configuration with what the machine is told by it."""
         address = ":".join(map(str, self._context.address))
-        stamp_ms = max(self._context.now_ms(), self.machine.clock_ms)
+        stamp_ms = self._stamps.next(self.machine.clock_ms)
         return encode_configuration(
             structs.replace(decode_configuration(body), serves=address, stamp_ms=stamp_ms)
         )
@@ -353,6 +353,7 @@ class KvRegion:
             raise NotUnderstood(f"entry {index} of the log in {self._root}: {exc}") from exc
 
     def _stand(self, standing: Standing) -> None:
+        self._stamps.begin(self.machine.clock_ms)
         waiting = self._waiting
         if standing.role is not Role.LEADER or (waiting and waiting[0][1] != standing.term):
             self._waiting = deque()

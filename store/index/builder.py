@@ -126,7 +126,7 @@ class IndexBuilder:
             except FileNotFoundError:
                 self.position = base + size  # retention was faster
                 continue
-            if not self._take(chunk, file, base):
+            if not (self._take(chunk, file, base) if chunk else self._not_a_record(self.position)):
                 self.position = base + size
             if self._file is not None and self._file.pending >= items_max:
                 break

@@ -18,6 +18,7 @@ in a log that nobody else has written to, mean that somebody took it away.
 
 from __future__ import annotations
 
+import errno
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -66,6 +67,14 @@ class Damaged:
 
 def sidecar_path(directory: Path, segment: Segment) -> Path:
     return directory / segment.file.path.name
+
+
+def block_at(segment: Segment, start: int, size: int) -> bytes:
+    """Return the bytes of a block. Blocks; raises OSError, where the file was cut too."""
+    block = segment.file.read_at(start, size)
+    if len(block) != size:
+        raise OSError(errno.EIO, f"the file was cut to {start + len(block)} bytes", str(segment.file.path))
+    return block
 
 
 def damage_text(segment: Segment, start: int, stop: int, directory: Path) -> str:
@@ -350,7 +359,7 @@ class Checksums:
             sidecar.shorten(sidecar.covered - sidecar.covered % sidecar.block_size)
             while sidecar.covered < limit and blocks:
                 start = sidecar.covered
-                block = segment.file.read_at(start, min(sidecar.block_size, limit - start))
+                block = block_at(segment, start, min(sidecar.block_size, limit - start))
                 sidecar.sums.append(block_sum(block))
                 sidecar.covered += len(block)
                 blocks -= 1

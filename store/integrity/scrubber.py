@@ -14,7 +14,7 @@ from ropewalk.errors import CorruptRecord
 from ropewalk.format.dledger.entry import HEAD_SIZE, check_body, decode_head, filler_size
 from ropewalk.format.record import MAGIC_BLANK, RECORD_SIZE_MIN, decode_record, read_frame
 from ropewalk.format.sidecar import Sidecar, block_sum
-from store.integrity.checksums import Checksums, Damaged, damage_text
+from store.integrity.checksums import Checksums, Damaged, block_at, damage_text
 from store.io.workers import Worker
 from store.log.commitlog import CommitLog
 from store.log.placing import Placing
@@ -138,9 +138,7 @@ class Scrubber:
         rest, position, at_filler = b"", 0, False
         check = check_of(segment.placing)
         while sidecar.covered < segment.size:
-            block = segment.file.read_at(
-                sidecar.covered, min(self._block_size, segment.size - sidecar.covered)
-            )
+            block = block_at(segment, sidecar.covered, min(self._block_size, segment.size - sidecar.covered))
             sidecar.sums.append(block_sum(block))
             sidecar.covered += len(block)
             if not at_filler:

@@ -42,8 +42,11 @@ _MISSING_MAX = 1000
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 LOCK_NAME = "lock"
 
-_locks_held: set[tuple[int, int]] = set()
-"""Lock files of stores open in this process: a POSIX lock excludes other processes, never one's own."""
+_locks_held: dict[tuple[int, int], int | None] = {}
+"""Lock files of stores open in this process: a POSIX lock excludes other processes, never one's own.
+
+Each with the descriptor that holds the store's directory, if it can be locked.
+"""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
@@ -565,7 +568,8 @@ class Disk:
 
         It must be held before anything else in the directory is touched: RocketMQ takes it only after recovery,
         and a second process can by then have truncated the files of a live store. Returns the descriptor that
-        holds the lock; `flock` would not exclude a Java process.
+        holds the lock; `flock` would not exclude a Java process. The directory is locked too, by `flock`: the lock
+        file can be removed under a broker, and another one be locked then.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         if lock_is_ours(path):  # even to open and close it would give that lock away
@@ -581,7 +585,11 @@ class Disk:
                 f"the store {path.parent} is in use by another process (lock file {path}); "
                 "stop that broker, or give this one its own storePathRootDir"
             ) from exc
-        _locks_held.add(_identity(os.fstat(fd)))
+        try:
+            _locks_held[_identity(os.fstat(fd))] = _lock_directory(path) if path.name == LOCK_NAME else None
+        except (OSError, StoreLocked):
+            os.close(fd)
+            raise
         try:
             os.pwrite(fd, b"lock", 0)
         except OSError as exc:
@@ -590,8 +598,10 @@ class Disk:
         return fd
 
     def unlock(self, fd: int) -> None:
-        _locks_held.discard(_identity(os.fstat(fd)))
+        directory = _locks_held.pop(_identity(os.fstat(fd)), None)
         os.close(fd)
+        if directory is not None:
+            os.close(directory)
 
 
 def _open_max() -> int:
@@ -600,6 +610,22 @@ def _open_max() -> int:
     if limit == resource.RLIM_INFINITY:
         return _OPEN_PAGED_FILES_MAX
     return min(_OPEN_PAGED_FILES_MAX, max(_OPEN_PAGED_FILES_MIN, limit // 4))
+
+
+def _lock_directory(path: Path) -> int | None:
+    """Return the descriptor that locks the directory of this lock file; None where directories have no locks."""
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as exc:
+        os.close(fd)
+        if exc.errno not in (errno.EACCES, errno.EAGAIN):
+            return None  # NFS, say: the lock file is all there is then
+        raise StoreLocked(
+            f"the store {path.parent} is in use by a broker whose lock file {path} was removed or replaced; "
+            "stop that broker, or give this one its own storePathRootDir"
+        ) from exc
+    return fd
 
 
 def lock_is_ours(path: Path) -> bool:

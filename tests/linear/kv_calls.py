@@ -120,7 +120,7 @@ class Book:
         )
 
     def judge_leases(self) -> None:
-        """Raise `Torn` if a lock was granted while another had it: a promise where clocks are right."""
+        """Raise `Torn` if a lock was granted while another had it."""
         granted = sorted((lock, token) for lock, token in self.leases)
         given_back = {
             (str(each.key), each.operation[1])

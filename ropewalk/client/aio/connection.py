@@ -30,10 +30,11 @@ from ropewalk.client.core.connection import (
     RemotingCore,
     Response,
     Unreachable,
+    check_waiting_replies,
     refuse_peer_request,
 )
 from ropewalk.client.fork import renew_after_fork
-from ropewalk.errors import OutcomeUnknown, RemoteProtocolError
+from ropewalk.errors import OutcomeUnknown, RemoteProtocolError, RopewalkError
 from ropewalk.format.remoting import Command, encode_frame
 
 READ_SIZE = 256 * 1024
@@ -121,6 +122,8 @@ class AsyncConnection:
         self._written: dict[int, anyio.Event] = {}
         """The event set when a frame has left, by the same numbers."""
         self._oneways = 0
+        self._replies = 0
+        """Answers to the peer's own requests that are being made, or wait for being written."""
         self._to_write = anyio.Event()
         self._new_event = type(self._to_write)
         """This loop's kind of event: to ask which loop it is costs more than to make one."""
@@ -298,7 +301,7 @@ class AsyncConnection:
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass
         except RemoteProtocolError as exc:
-            reason = f"the peer sent what is no frame: {exc}"
+            reason = f"the peer broke the protocol: {exc}"
         self._close(reason)
 
     def _take_in(self, data: bytes, tasks: TaskGroup) -> None:
@@ -311,14 +314,18 @@ class AsyncConnection:
             reply = self._on_request(event.command)
             if reply is None or event.command.is_oneway:
                 continue
+            self._replies += 1
+            check_waiting_replies(self._replies)
             # Not waited for here: a peer that takes nothing until we have read would stop us both.
-            if isinstance(reply, Command):
-                tasks.start_soon(self._leave, encode_frame(reply))
-            else:
-                tasks.start_soon(self._write_late_reply, reply)
+            tasks.start_soon(self._write_reply, reply)
 
-    async def _write_late_reply(self, reply: Callable[[], Awaitable[Command]]) -> None:
-        await self._leave(encode_frame(await reply()))
+    async def _write_reply(self, reply: Command | Callable[[], Awaitable[Command]]) -> None:
+        try:
+            await self._leave(encode_frame(reply if isinstance(reply, Command) else await reply()))
+        except RopewalkError as exc:
+            self._close(f"a reply to it cannot be made: {exc}")
+        finally:
+            self._replies -= 1
 
     def _require_open(self) -> None:
         if self._closed_because is not None:

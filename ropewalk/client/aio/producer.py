@@ -41,6 +41,7 @@ from ropewalk.client.core.produce.batcher import Batcher
 from ropewalk.client.core.produce.bodies import COMPRESS_OVER
 from ropewalk.client.core.produce.counts import SendCounts
 from ropewalk.client.core.produce.options import ProducerOptions
+from ropewalk.client.core.produce.results import split_result
 from ropewalk.client.core.produce.sendable import (
     MESSAGE_OVERHEAD,
     as_message,
@@ -48,7 +49,6 @@ from ropewalk.client.core.produce.sendable import (
     batch_key,
     check_call,
     check_sendable,
-    split_result,
 )
 from ropewalk.client.core.produce.sending import ProducerCore
 from ropewalk.client.core.produce.target_queues import QueueSelector, at_broker

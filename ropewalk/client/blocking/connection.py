@@ -16,6 +16,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
@@ -25,6 +26,7 @@ from ropewalk.client.core.connection import (
     RemotingCore,
     Response,
     Unreachable,
+    check_waiting_replies,
     refuse_peer_request,
 )
 from ropewalk.client.fork import renew_after_fork
@@ -56,7 +58,8 @@ class Connection:
         self._on_request = on_request
         self._core = RemotingCore()
         self._answers: dict[int, Command] = {}
-        self._peer_requests: deque[Command] = deque()
+        self._replies: deque[bytes] = deque()
+        """Frames of answers to the peer's own requests, to be written."""
         self._closed_because: str | None = None
         try:
             self._socket = socket.create_connection(
@@ -132,7 +135,7 @@ class Connection:
         """Receive the frames that arrive within `timeout` seconds; returns after the first read."""
         if self._closed_because is None and _ready(self._socket, timeout)[0]:
             self._read()
-            if self._peer_requests:
+            if self._replies:
                 self._answer_peer()
 
     @property
@@ -201,24 +204,26 @@ class Connection:
             return
         self._heard_at = time.monotonic()
         try:
-            events = self._core.feed(data)
+            for event in self._core.feed(data):
+                if isinstance(event, Response):
+                    self._answers[event.opaque] = event.command
+                else:
+                    self._hear_request(event.command)
         except RemoteProtocolError as exc:
-            self._close(f"the peer sent what is no frame: {exc}")
-            return
-        for event in events:
-            if isinstance(event, Response):
-                self._answers[event.opaque] = event.command
-            else:
-                self._peer_requests.append(event.command)
+            self._close(f"the peer broke the protocol: {exc}")
+
+    def _hear_request(self, request: Command) -> None:
+        reply = self._on_request(request)
+        if reply is not None and not request.is_oneway:
+            self._replies.append(encode_frame(reply))
+            check_waiting_replies(len(self._replies))
 
     def _answer_peer(self) -> None:
         # Apart from `_read`, which also runs while one of our own frames is half written: there is
         # no place for a reply inside it.
-        while self._peer_requests and not self.closed:
-            request = self._peer_requests.popleft()
-            reply = self._on_request(request)
-            if reply is not None and not request.is_oneway:
-                self._write(encode_frame(reply))
+        while self._replies and not self.closed:
+            with suppress(OutcomeUnknown):  # closed now, which those hear who wait for an answer of their own
+                self._write(self._replies.popleft())
 
     def _close(self, reason: str) -> None:
         if self._closed_because is None:

@@ -204,6 +204,12 @@ class ConversationPool(Generic[K, T]):
         """Conversations that wait for an answer."""
         return len(self._talks) + len(self._paused)
 
+    def close(self) -> None:
+        """End the conversations where they are: nobody waits for their results."""
+        with self._lock:
+            for steps in (*(talk.steps for talk in self._talks), *(steps for _, _, steps in self._paused)):
+                steps.close()
+
     def begin(self, key: K, steps: Steps[T]) -> None:
         """Start one; returns when it waits for its first answer, or has ended."""
         self._go_on(key, steps, None, None)

@@ -35,6 +35,7 @@ from ropewalk.client.core.options import check_wait, make_options
 from ropewalk.client.core.produce.bodies import COMPRESS_OVER
 from ropewalk.client.core.produce.counts import SendCounts
 from ropewalk.client.core.produce.options import ProducerOptions
+from ropewalk.client.core.produce.results import split_result
 from ropewalk.client.core.produce.sendable import (
     MESSAGE_OVERHEAD,
     as_message,
@@ -42,14 +43,13 @@ from ropewalk.client.core.produce.sendable import (
     batch_key,
     check_call,
     check_sendable,
-    split_result,
 )
 from ropewalk.client.core.produce.sending import ProducerCore
 from ropewalk.client.core.produce.target_queues import QueueSelector, at_broker
 from ropewalk.client.core.request_reply import ReplyMessage, reply_message
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.fork import renew_after_fork
-from ropewalk.client.log import Troubles, log_lost
+from ropewalk.client.log import Troubles, log_lost, logger
 from ropewalk.client.machine import clock, name_servers_or_default, new_client_id, now_ms, own_client_id
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 from ropewalk.format.names import TRACE_TOPIC
@@ -203,6 +203,8 @@ class Producer:
         )
         self._batcher = self._core.new_batcher()
         self._under_way = 0
+        self._sending: dict[int, list[_Pending]] = {}
+        """The batches that the thread took and has not settled, by identity."""
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
         """There is something to send, or to stop for. Its lock guards everything."""
@@ -429,8 +431,8 @@ class Producer:
         for _, batch in abandoned:
             never_left = Unreachable("the producer was closed before this message was sent")
             _settle_together([future for _, future in batch], never_left)
-        if self._sender is not None:
-            self._sender.join()  # bounded by the time limit of the send it is in
+        if (sender := self._sender) is not None:
+            sender.join()  # bounded by the time limit of the send it is in
         if self._traces is not None:
             self._traces.close()
         if links is not None:
@@ -445,6 +447,16 @@ class Producer:
         talks: ConversationPool[tuple[Any, list[_Pending]], SendResult] = ConversationPool(
             links, self._changed
         )
+        try:
+            self._send_until_closed(talks)
+        except BaseException as exc:
+            logger().error("send_async failed", reason=repr(exc), exc_info=exc)
+            talks.close()
+            self._fail_pending(exc)
+        finally:
+            links.close()
+
+    def _send_until_closed(self, talks: ConversationPool[tuple[Any, list[_Pending]], SendResult]) -> None:
         while (batches := self._next_batches(wait=not talks)) or talks:
             for key, batch in batches:
                 messages = [message for message, _ in batch]
@@ -454,7 +466,24 @@ class Producer:
                     self._settle(talks)
             talks.wait(LOOK_S)
             self._settle(talks)
-        links.close()
+
+    def _fail_pending(self, cause: BaseException) -> None:
+        """Settle everything pending: its thread ends by an error. The next message starts another one."""
+        with self._changed:
+            sending, self._sending = self._sending, {}
+            waiting = [batch for _, batch in self._batcher.pop_all()]
+            self.counts.submitted += (count := sum(map(len, waiting)))
+            self.counts.refused += count
+            self._under_way += count
+            self._batcher = self._core.new_batcher()
+            self._sender = None
+        reason = f"the thread that sends ended by {type(cause).__name__}: {cause}"
+        for batches, error in ((sending.values(), OutcomeUnknown), (waiting, Unreachable)):
+            for batch in batches:
+                _settle_together([future for _, future in batch], error(reason))
+        with self._changed:
+            self._under_way -= count + sum(map(len, sending.values()))
+            self._fewer.notify_all()
 
     def _settle(self, talks: ConversationPool[tuple[Any, list[_Pending]], SendResult]) -> None:
         """Tell everybody who waits for a batch that has its outcome."""
@@ -468,6 +497,7 @@ class Producer:
             with self._changed:
                 for (key, batch), _ in ended:
                     self._under_way -= len(batch)
+                    del self._sending[id(batch)]
                     self._batcher.completed(key)
                 if self._pending_count <= self._core.options.pending_max // 2:
                     self._fewer.notify_all()
@@ -480,6 +510,7 @@ class Producer:
                 batches = self._batcher.pop_ready(now)
                 if batches or not wait:
                     self._under_way += sum(len(batch) for _, batch in batches)
+                    self._sending.update((id(batch), batch) for _, batch in batches)
                     return batches
                 due = self._batcher.next_due()
                 self._changed.wait(None if due is None else max(0.0, due - now))

@@ -27,7 +27,6 @@ from ropewalk.client.core.directory import NoNameServer
 from ropewalk.client.core.ids import UniqueKeys, default_unique_keys
 from ropewalk.client.core.messages import (
     PULL_STATUSES,
-    SEND_STATUSES,
     Message,
     PullResult,
     PullStatus,
@@ -39,6 +38,7 @@ from ropewalk.client.core.messages import (
     route_request,
     send_request,
 )
+from ropewalk.client.core.produce.results import read_send_result
 from ropewalk.client.core.produce.target_queues import write_queues
 from ropewalk.client.core.routes import (
     DEFAULT_TOPIC,
@@ -60,7 +60,6 @@ from ropewalk.format.headers import (
     QueryConsumerOffsetHeader,
     QueueHeader,
     SearchOffsetHeader,
-    SendResponseHeader,
     UpdateConsumerOffsetHeader,
     ViewMessageHeader,
 )
@@ -216,18 +215,7 @@ class Client:
     def finish_send(self, pending: PendingSend, timeout: float | None = None) -> SendResult:
         """Wait for the answer to a send. Raises what the broker answered if nothing was stored."""
         answer = pending.connection.wait(pending.opaque, self.timeout if timeout is None else timeout)
-        status = SEND_STATUSES.get(answer.code)
-        if status is None:
-            raise error_for(answer.code, answer.remark)
-        header = answer_header(SendResponseHeader, answer)
-        return SendResult(
-            status,
-            Queue(pending.queue.broker_name, header.queue_id),
-            header.queue_offset,
-            tuple(header.msg_id.split(",")),
-            pending.unique_keys,
-            header.recall_handle,
-        )
+        return read_send_result(answer, pending.queue.broker_name, pending.unique_keys)[0]
 
     # Pulling
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ropewalk.codes import FrameFlag, ResponseCode
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import RemoteProtocolError, RopewalkError
 from ropewalk.format.remoting import FRAME_SIZE_MAX, Command, FrameBuffer, decode_frame, encode_frame
 
 OPAQUE_MAX = 0x7FFF_FFFF
@@ -61,6 +61,16 @@ Event = Response | PeerRequest
 
 PeerRequestHandler = Callable[[Command], Command | None]
 """The handler a shell calls for a request of the peer; it returns a reply, or None where none is due."""
+
+
+PEER_REPLIES_MAX = 1000
+"""Replies to a peer's requests that may wait for being written. Who asks more and reads none is no broker."""
+
+
+def check_waiting_replies(count: int) -> None:
+    """Refuse a peer that does not read our replies and goes on asking. Raises `RemoteProtocolError`."""
+    if count > PEER_REPLIES_MAX:
+        raise RemoteProtocolError(f"it has more than {PEER_REPLIES_MAX} requests for us and reads no replies")
 
 
 def refuse_peer_request(request: Command) -> Command | None:

@@ -24,6 +24,8 @@ MASTER_ID = 0
 DEFAULT_TOPIC = "TBW102"
 NOBODY_CREATES_IT = "does not exist, and no broker that is registered now creates topics"
 """The end of what a producer is told about a topic that nobody would create, behind the topic's name."""
+QUEUES_MAX = 1 << 18
+"""A route of more queues is none: a client has several objects for each."""
 DEFAULT_TOPIC_QUEUE_COUNT = 4
 """A topic that is created by its first message gets at most this many queues, as Java asks for."""
 
@@ -139,11 +141,10 @@ def parse_route(body: bytes) -> TopicRoute:
         if not isinstance(document, dict):
             raise TypeError("it is not an object")
         brokers = (_broker(entry) for entry in document.get("brokerDatas") or ())
-        return TopicRoute(
-            {broker.name: broker for broker in brokers},
-            tuple(_queue_data(entry) for entry in document.get("queueDatas") or ()),
-            _ordered_queues(document.get("orderTopicConf") or ""),
-        )
+        queues = tuple(_queue_data(entry) for entry in document.get("queueDatas") or ())
+        _check_count(sum(max(each.read_queue_count, each.write_queue_count) for each in queues))
+        ordered = _ordered_queues(document.get("orderTopicConf") or "")
+        return TopicRoute({broker.name: broker for broker in brokers}, queues, ordered)
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
         raise RemoteProtocolError(f"the name server's route data cannot be read: {exc}") from exc
 
@@ -161,16 +162,20 @@ def _broker(entry: Mapping[str, Any]) -> BrokerData:
 def _queue_data(entry: Mapping[str, Any]) -> QueueData:
     return QueueData(
         str(entry["brokerName"]),
-        int(entry.get("readQueueNums") or 0),
-        int(entry.get("writeQueueNums") or 0),
+        max(int(entry.get("readQueueNums") or 0), 0),
+        max(int(entry.get("writeQueueNums") or 0), 0),
         int(entry.get("perm") or 0),
     )
 
 
+def _check_count(count: int) -> None:
+    if count > QUEUES_MAX:
+        raise ValueError(f"it has {count:,} queues, and a client takes at most {QUEUES_MAX:,}")
+
+
 def _ordered_queues(config: str) -> tuple[Queue, ...]:
     """`broker-a:4;broker-b:4` as queues."""
-    queues: list[Queue] = []
-    for part in filter(None, config.split(";")):
-        name, _, count = part.partition(":")
-        queues.extend(Queue(name, queue_id) for queue_id in range(int(count)))
-    return tuple(queues)
+    parts = (part.partition(":") for part in filter(None, config.split(";")))
+    counts = [(name, int(count)) for name, _, count in parts]
+    _check_count(sum(count for _, count in counts))
+    return tuple(Queue(name, queue_id) for name, count in counts for queue_id in range(count))

@@ -12,7 +12,9 @@ import trio
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.kv.commands import Status, decode_found
 from ropewalk.format.kv.items import (
+    AcquireLock,
     Count,
+    Lease,
     NextSequence,
     Put,
     encode_items,
@@ -21,8 +23,8 @@ from ropewalk.format.kv.items import (
 from ropewalk.format.remoting import Command
 from store.log.commitlog import StoreDamaged
 from tests.broker.harness import Client
-from tests.broker.kv.members import REGION, KvGroup, Session, get, outcome_of, region
-from tests.support.ledger_brokers import LedgerBrokers
+from tests.broker.kv.members import REGION, KvGroup, Session, get, outcome_of, region, write_patiently
+from tests.support.ledger_brokers import LedgerBrokers, Member
 
 
 def test_what_was_answered_at_the_leader_is_read_at_once_at_every_member(tmp_path: Path) -> None:
@@ -106,6 +108,38 @@ def test_a_region_elects_its_next_leader_though_all_wall_clocks_were_set_back(tm
             "a leader",
         )
         assert next(turns) < 5000, "nobody in a hundred seconds"
+
+
+def lock_for(group: KvGroup, session: Session, leader: Member, lease_ms: int) -> Lease:
+    """Ask for a lock, and return its lease or the one that another has."""
+    (lease,) = write_patiently(
+        group, session, leader, AcquireLock(b"lock", b"%d" % session.id, lease_ms)
+    ).results
+    assert isinstance(lease, Lease)
+    return lease
+
+
+@pytest.mark.parametrize("by_ms", [3_600_000, -3_600_000])
+@pytest.mark.parametrize("new_leader", [False, True])
+def test_a_lease_lasts_its_time_and_no_longer_although_the_wall_clocks_were_set(
+    tmp_path: Path, by_ms: int, new_leader: bool
+) -> None:
+    with KvGroup(tmp_path) as group:
+        leader = group.region_leader()
+        holder, other = Session(leader), Session(leader)
+        granted = lock_for(group, holder, leader, 2000)
+        assert granted.granted
+        for member in group.members.values():
+            member.clock.set_wall(by_ms)
+        if new_leader:
+            group.stop(next(index for index, member in group.members.items() if member is leader))
+            leader = group.region_leader()
+        clock = leader.clock
+        before_ms = clock.monotonic()
+        refused = lock_for(group, other, leader, 2000)
+        assert not refused.granted and refused.token == granted.token
+        group.until(lambda: lock_for(group, other, group.region_leader(), 2000).granted, "the lease is over")
+        assert clock.monotonic() - before_ms >= refused.left_ms
 
 
 def test_a_restart_of_all_members_has_the_state_that_was_answered(tmp_path: Path) -> None:

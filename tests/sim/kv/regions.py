@@ -5,7 +5,7 @@ regions and leaders, sends again, and goes on where keys have moved. Wall clocks
 lasts until so many calls have ended; the misfortunes change every few seconds.
 
     regions are whole     members have the same ones, which have every key once
-    locks are exclusive   in lives whose clocks are right: no lease ends before its time
+    locks are exclusive   no lease ends before its time, however wrong a wall clock is
 """
 
 from __future__ import annotations
@@ -36,18 +36,14 @@ AWAY_S = 2.0, 10.0
 """How long a member is away, so that the others' logs begin behind its end by then."""
 SEGMENT_SIZE = 4 << 10
 LIMITS = Limits(entries=40, keys_a_turn=20, again_ms=300)
-_CLOCK_TROUBLE = ("clock jumps", "clock rate")
 
 
 class RegionsTrouble(KvTrouble):
-    """Misfortune of a group with regions, some of whose lives have clocks that are right."""
+    """Misfortune of a group with regions."""
+
+    known = (*KvTrouble.known, "clock rate")
 
     def __init__(self, world: RegionsWorld) -> None:
-        self.known = tuple(
-            kind
-            for kind in (*KvTrouble.known, "clock rate")
-            if not (world.clocks_are_right and kind in _CLOCK_TROUBLE)
-        )
         self._regions = world
         super().__init__(world)
 
@@ -76,7 +72,6 @@ class RegionsWorld(KvWorld):
     """One life of a store."""
 
     def __init__(self, seed: int, operations: int) -> None:
-        self.clocks_are_right = seed % 3 == 0
         super().__init__(seed)
         self.book = Book(lambda: self.events.now - START_S, WINDOW_S, LEASE_S)
         self.operations = operations
@@ -89,10 +84,9 @@ class RegionsWorld(KvWorld):
     def _make_nodes(self, settings: dict[str, str]) -> Sequence[LedgerNode]:
         cut = "".join(f"{key};" for key in CUTS)
         nodes = [KvNode(self, number, settings | {"ropewalkKvRegions": cut}) for number in range(SIZE)]
-        if not self.clocks_are_right:
-            for node in nodes:
-                node.wall_rate = self.chance.uniform(0.5, 2.0)
-                node.wall_offset_ms = self.chance.randrange(-2_000, 2_000)
+        for node in nodes:
+            node.wall_rate = self.chance.uniform(0.5, 2.0)
+            node.wall_offset_ms = self.chance.randrange(-2_000, 2_000)
         return nodes
 
     def _make_trouble(self) -> Trouble:
@@ -179,8 +173,7 @@ class RegionsWorld(KvWorld):
             book.recorder.calls.append(Call("at rest", key, ("read",), now, now, found))
         try:
             book.judge()
-            if self.clocks_are_right:
-                book.judge_leases()
+            book.judge_leases()
         except (NotLinearizable, Torn) as found_out:
             raise Broken(str(found_out)) from found_out
 

@@ -551,3 +551,18 @@ def test_records_removed_before_they_were_indexed_are_left_out(world: World) -> 
     assert sorted(search(Disk(), world.place, "T", "k", 0, FOREVER)) == [
         o for o in offsets if o >= SEGMENT_SIZE
     ]
+
+
+def test_a_segment_that_was_cut_before_it_was_indexed_is_told_and_does_not_hold_up_the_rest(
+    world: World,
+) -> None:
+    with world.opened() as store:
+        offsets = send(store, *[{"KEYS": "k"}] * 120)
+        end = store.log.end_offset
+    builder = world.rebuilding(end)
+    os.truncate(world.root / "commitlog" / f"{0:020d}", 0)
+    assert builder.advance(end, 0)
+    assert "log offset 0 is no record" in builder.findings[-1]
+    assert sorted(search(Disk(), world.place, "T", "k", 0, FOREVER)) == [
+        o for o in offsets if o >= SEGMENT_SIZE
+    ]

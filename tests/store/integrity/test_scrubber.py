@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -173,6 +174,26 @@ def test_segments_that_cannot_be_summed_are_tried_after_all_others_and_in_turn(
             assert whole == {path.name for path in full if path != bad}
             assert any("bad sector" in text for text in opened.upkeep.take_findings())
             patch.undo()
+
+
+@pytest.mark.parametrize("rate", [0, 1 << 20])
+def test_a_segment_that_was_cut_while_the_store_was_open_is_told_and_the_store_still_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rate: int
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Checksums, "tick", lambda _self, _flushed_offset: None)
+        patch.setattr(Checksums, "is_owed", lambda _self, _segment: False)
+        with running(scrubbing(tmp_path / "store", rate), 60) as (opened, clock):
+            cut = [segments(tmp_path / "store")[number] for number in (1, len(opened.log.segments) - 1)]
+            for path in cut:
+                os.truncate(path, 100)
+            for _ in range(10):
+                turn(opened, clock, 1000)
+            checksums = opened.upkeep.checksums
+    assert checksums is not None
+    for path in cut:
+        assert any(str(path) in text and "was cut to 100 bytes" in text for text in checksums.findings)
+    assert not {path.name for path in cut} & set(sidecars(tmp_path / "store"))
 
 
 def test_the_scrubber_finds_a_flipped_bit_and_says_where(tmp_path: Path) -> None:

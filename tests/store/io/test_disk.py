@@ -102,6 +102,36 @@ def test_the_same_process_cannot_open_a_store_twice_and_the_try_costs_no_lock(tm
     disk.unlock(disk.lock(path))
 
 
+def test_without_its_lock_file_a_store_in_use_is_refused_to_a_second_process_all_the_same(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "lock"
+    disk = Disk()
+    fd = disk.lock(path)
+    path.unlink()
+    text = in_another_process(_OPEN_STORE, path)
+    assert str(tmp_path) in text
+    assert "was removed or replaced" in text
+    with pytest.raises(StoreLocked, match="in use"):
+        Disk().lock(path)
+    disk.unlock(fd)
+    assert in_another_process(_OPEN_STORE, path) == "opened"
+    disk.unlock(disk.lock(path))
+
+
+def test_a_file_system_that_cannot_lock_directories_leaves_the_lock_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    disk = Disk()
+    fd = disk.lock(tmp_path / "lock")
+    assert in_another_process(_TRY_TO_LOCK, tmp_path / "lock") == "taken"
+    disk.unlock(fd)
+
+
 def test_making_the_whole_tree_durable_keeps_the_lock(tmp_path: Path) -> None:
     disk = Disk()
     fd = disk.lock(tmp_path / "lock")

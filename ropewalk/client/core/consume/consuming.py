@@ -46,7 +46,14 @@ from ropewalk.client.core.produce.bodies import compress_body
 from ropewalk.client.core.routes import MASTER_ID, Queue
 from ropewalk.client.core.steps import Steps, answer_header, ask, ask_twice, require_success
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
-from ropewalk.errors import LocalProtocolError, OutcomeUnknown, Rejected, RopewalkError, error_for
+from ropewalk.errors import (
+    LocalProtocolError,
+    OutcomeUnknown,
+    Rejected,
+    RemoteProtocolError,
+    RopewalkError,
+    error_for,
+)
 from ropewalk.format import fastjson
 from ropewalk.format.headers import (
     SUBSCRIPTION_CONFLICT,
@@ -203,7 +210,7 @@ class ConsumerCore:
         answer = yield from ask_twice(addresses[0], members_request(self.identity.group), CALL_TIMEOUT_S)
         if answer.code != ResponseCode.SUCCESS:
             return ()
-        return tuple(fastjson.loads(answer.body)["consumerIdList"])
+        return _member_ids(answer.body)
 
     def lock(self, queues: Iterable[TopicQueue]) -> Steps[set[TopicQueue]]:
         """Ask for the right to read these queues in order; return those that were granted or are ours already."""
@@ -215,13 +222,9 @@ class ConsumerCore:
                 )
                 for queue in some:
                     self.directory.heed(queue.topic, answer)
-                held = fastjson.loads(require_success(answer).body).get("lockOKMQSet") or []
+                granted |= _granted(require_success(answer).body)
             except RopewalkError:
                 continue
-            granted.update(
-                TopicQueue(entry["topic"], Queue(entry["brokerName"], int(entry["queueId"])))
-                for entry in held
-            )
         return granted
 
     def unlock(self, queues: Iterable[TopicQueue]) -> Steps[None]:
@@ -470,3 +473,26 @@ class ConsumerCore:
 def is_missing_topic(exc: RopewalkError) -> bool:
     """Return True if an error only says that a topic does not exist (yet)."""
     return isinstance(exc, Rejected) and exc.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def _member_ids(body: bytes) -> tuple[str, ...]:
+    """Read the client ids of a group. Raises `RemoteProtocolError`."""
+    try:
+        ids = fastjson.loads(body)["consumerIdList"]
+        if not isinstance(ids, list) or not all(isinstance(each, str) for each in ids):
+            raise TypeError("consumerIdList is no list of texts")
+    except (ValueError, TypeError, KeyError) as exc:
+        raise RemoteProtocolError(f"the members of the group cannot be read: {exc!r}") from exc
+    return tuple(ids)
+
+
+def _granted(body: bytes) -> set[TopicQueue]:
+    """Read the queues that are locked for a client. Raises `RemoteProtocolError`."""
+    try:
+        held = fastjson.loads(body).get("lockOKMQSet") or ()
+        return {
+            TopicQueue(str(entry["topic"]), Queue(str(entry["brokerName"]), int(entry["queueId"])))
+            for entry in held
+        }
+    except (ValueError, TypeError, KeyError, AttributeError) as exc:
+        raise RemoteProtocolError(f"the locked queues cannot be read: {exc!r}") from exc

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ropewalk.client.core.consume.received import ReceivedMessage
+from ropewalk.errors import RemoteProtocolError
 
 
 class QueueCache:
@@ -57,10 +58,16 @@ class QueueCache:
         return self._unfinished.get(message.queue_offset) is message
 
     def add(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
-        """Add the messages of a pull; `next_offset` may lie beyond them, where a filter passed over others."""
+        """Add the messages of a pull; `next_offset` may lie beyond them, where a filter passed over others.
+
+        Raises `RemoteProtocolError` for a message that is here already; those in front of it are added.
+        """
         assert not self.dropped
         for message in messages:
-            assert message.queue_offset not in self._unfinished
+            if message.queue_offset in self._unfinished:
+                raise RemoteProtocolError(
+                    f"message {message.queue_offset} came again, while it is being handled"
+                )
             self._unfinished[message.queue_offset] = message
             self.size += len(message.body)
         self.next_offset = next_offset

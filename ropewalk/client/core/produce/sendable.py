@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from ropewalk.client.core.messages import Message, SendResult, check_properties
+from ropewalk.client.core.messages import Message, check_properties
 from ropewalk.client.core.options import check_hook, check_kind, check_timeout
 from ropewalk.client.core.routes import Queue
 from ropewalk.errors import LocalProtocolError
@@ -69,14 +68,3 @@ def check_sendable(topic: str, messages: Sequence[Message]) -> None:
 def batch_key(topic: str, message: Message) -> tuple[tuple[str, str | None], bool, bool]:
     """Return a message's batch key, whether its order matters, and whether it is sent alone."""
     return (topic, message.group), message.group is not None, not message.can_be_batched
-
-
-def split_result(result: SendResult) -> list[SendResult]:
-    """Split the result of a batch into one for each message."""
-    status, queue, ids, keys = result.status, result.queue, result.offset_message_ids, result.message_ids
-    if len(keys) == 1:
-        return [result]
-    return [
-        SendResult(status, queue, offset, ids[place : place + 1] if len(ids) > 1 else ids, (key,))
-        for place, (offset, key) in enumerate(zip(itertools.count(result.queue_offset), keys))
-    ]

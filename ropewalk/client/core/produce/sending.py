@@ -50,6 +50,7 @@ from ropewalk.client.core.produce.bodies import compress_body
 from ropewalk.client.core.produce.choice import LatencyFaults, RoundRobin, queue_of_group
 from ropewalk.client.core.produce.counts import SendCounts
 from ropewalk.client.core.produce.options import ProducerOptions
+from ropewalk.client.core.produce.results import read_send_result
 from ropewalk.client.core.produce.sendable import BODY_SIZE_MAX, check_call, check_sendable
 from ropewalk.client.core.produce.target_queues import (
     NoSuchQueue,
@@ -68,7 +69,7 @@ from ropewalk.errors import (
     RopewalkError,
     error_for,
 )
-from ropewalk.format.headers import MsgIdResponseHeader, RecallHandle, SendResponseHeader
+from ropewalk.format.headers import MsgIdResponseHeader, RecallHandle
 from ropewalk.format.names import check_group
 from ropewalk.format.remoting import Command
 
@@ -381,14 +382,16 @@ class ProducerCore:
                 self.directory.invalidate(topic)
             else:
                 self._faults.answered(chosen.broker_name, (self._clock() - now) * 1000, self._clock())
-                result = self._result(answer, chosen, keys)
-                if isinstance(result, SendResult):
+                if answer.code in SEND_STATUSES:  # raises where sending again would store it again
+                    result, header = read_send_result(answer, chosen.broker_name, keys)
+                    if self.trace is not None:
+                        self.trace.record_broker(chosen.broker_name, header.msg_region, header.trace_on)
                     if result.status is SendStatus.SEND_OK or not self.options.retry_unless_ok:
                         return result
                     attempts.reserved = result
                     failure = OutcomeUnknown(f"stored with {result.status.name}")
                 else:
-                    failure = result
+                    failure = error_for(answer.code, answer.remark)
                     self.directory.heed(topic, answer)
             remaining = deadline - self._clock()
             if not attempts.failed(failure, has_choice=fixed is None) or remaining <= 0:
@@ -400,22 +403,6 @@ class ProducerCore:
                 if self._clock() >= deadline:
                     break
         return attempts.outcome()
-
-    def _result(self, answer: Command, queue: Queue, keys: tuple[str, ...]) -> SendResult | RopewalkError:
-        status = SEND_STATUSES.get(answer.code)
-        if status is None:
-            return error_for(answer.code, answer.remark)
-        header = answer_header(SendResponseHeader, answer)
-        if self.trace is not None:
-            self.trace.record_broker(queue.broker_name, header.msg_region, header.trace_on)
-        return SendResult(
-            status,
-            Queue(queue.broker_name, header.queue_id),
-            header.queue_offset,
-            tuple(header.msg_id.split(",")),
-            keys,
-            header.recall_handle,
-        )
 
     def _command(
         self, topic: str, queue: Queue, messages: Sequence[Message], keys: tuple[str, ...]

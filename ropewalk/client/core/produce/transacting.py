@@ -158,7 +158,7 @@ class TransactionCore:
         deadline = producer.now() + producer.options.timeout
 
         def attempt() -> Steps[None]:
-            _host, _port, log_offset = parse_message_id(half.offset_message_ids[0])
+            log_offset = _log_offset_of(half.offset_message_ids[0])
             command = self._end_command(
                 topic, half.queue_offset, log_offset, transaction.id, transaction.outcome
             )
@@ -259,3 +259,13 @@ class TransactionCore:
             transaction_id=transaction_id,
         )
         return command_of(RequestCode.END_TRANSACTION, header)
+
+
+def _log_offset_of(offset_message_id: str) -> int:
+    """Return the log offset of a half message. Raises `RemoteProtocolError` for an id that tells none."""
+    try:
+        return parse_message_id(offset_message_id)[2]
+    except ValueError as exc:
+        raise RemoteProtocolError(
+            f"the broker stored a half message as {offset_message_id!r}: {exc}"
+        ) from exc

@@ -1,9 +1,10 @@
 """The same stories under trio and under asyncio."""
 
 import socket
+import struct
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 
 import anyio
 import anyio.to_thread
@@ -12,7 +13,7 @@ import pytest
 from ropewalk.client.aio.connection import open_connection
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.codes import RequestCode
-from ropewalk.errors import OutcomeUnknown
+from ropewalk.errors import LocalProtocolError, OutcomeUnknown
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame, encode_frame
 from tests.ropewalk.client.fake_cluster import FakeCluster
 
@@ -256,3 +257,55 @@ def test_a_peers_request_is_answered_and_a_oneway_goes_out(cluster: FakeCluster,
     run(story)
     assert asked == [40]
     assert [request.is_oneway for request in cluster.requests] == [True, False]
+
+
+def test_a_peer_that_asks_and_hangs_up_is_no_exception_of_the_block(run: Run) -> None:
+    async def story() -> None:
+        with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+            async with open_connection(f"127.0.0.1:{listener.getsockname()[1]}") as connection:
+                peer, _ = await anyio.to_thread.run_sync(listener.accept)
+                with peer:
+                    peer.sendall(encode_frame(Command(40)) * 300)
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                await connection.wait_closed()
+
+    run(story)
+
+
+def test_a_peer_that_asks_without_end_and_reads_nothing_loses_the_connection(run: Run) -> None:
+    async def story() -> None:
+        with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            async with open_connection(address, timeout=30) as connection:
+                peer, _ = await anyio.to_thread.run_sync(listener.accept)
+
+                def flood() -> None:
+                    with peer, suppress(OSError):
+                        while True:
+                            peer.sendall(encode_frame(Command(307)) * 100)
+
+                thread = threading.Thread(target=flood, daemon=True)
+                thread.start()
+                with pytest.raises(OutcomeUnknown, match=r"broke the protocol.*more than 1000 requests"):
+                    await connection.call(ROUTE)
+            await anyio.to_thread.run_sync(thread.join, 30)
+            assert not thread.is_alive()
+
+    run(story)
+
+
+def test_a_reply_that_cannot_be_made_ends_the_connection_and_not_the_block(run: Run) -> None:
+    async def story() -> None:
+        async def reply() -> Command:
+            raise LocalProtocolError("a body too long")
+
+        with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            async with open_connection(address, on_request=lambda _: reply) as connection:
+                peer, _ = await anyio.to_thread.run_sync(listener.accept)
+                with peer:
+                    peer.sendall(encode_frame(Command(309)))
+                    await connection.wait_closed()
+                assert connection.closed_because == "a reply to it cannot be made: a body too long"
+
+    run(story)

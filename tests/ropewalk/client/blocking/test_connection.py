@@ -1,7 +1,8 @@
 import socket
+import struct
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_bytes_that_are_no_frame_close_the_connection() -> None:
             peer, _ = listener.accept()
             with peer:
                 peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                with pytest.raises(OutcomeUnknown, match="no frame"):
+                with pytest.raises(OutcomeUnknown, match="broke the protocol"):
                     connection.call(ROUTE, timeout=5)
 
 
@@ -140,3 +141,40 @@ def test_waiting_for_any_of_several_returns_when_one_has_something(cluster: Fake
         started = time.monotonic()
         receive_any([quiet, busy], 0.05)
         assert time.monotonic() - started < 2 + ROOM_S
+
+
+def test_a_peer_that_asks_and_hangs_up_is_no_exception_of_whoever_receives() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with Connection(address) as connection:
+            peer, _ = listener.accept()
+            with peer:
+                peer.sendall(encode_frame(Command(40)) * 300)
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            deadline = time.monotonic() + 30
+            while not connection.closed and time.monotonic() < deadline:
+                receive_any([connection], 0.1)
+            assert connection.closed
+            with pytest.raises(Unreachable):
+                connection.call(ROUTE)
+
+
+def test_a_peer_that_asks_without_end_and_reads_nothing_loses_the_connection() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def flood() -> None:
+            peer, _ = listener.accept()
+            with peer, suppress(OSError):
+                while True:
+                    peer.sendall(encode_frame(Command(307)) * 100)
+
+        thread = threading.Thread(target=flood, daemon=True)
+        thread.start()
+        with (
+            Connection(address, timeout=30) as connection,
+            pytest.raises(OutcomeUnknown, match=r"broke the protocol.*more than 1000 requests"),
+        ):
+            connection.call(ROUTE)
+        thread.join(30)
+        assert not thread.is_alive()

@@ -6,7 +6,7 @@ from ropewalk.client.core.addresses import AddressRing, BadAddress, parse_addres
 from ropewalk.client.core.directory import Directory
 from ropewalk.client.core.messages import route_request
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import OutcomeUnknown, Refused, Rejected, RemoteProtocolError
+from ropewalk.errors import OutcomeUnknown, Refused, Rejected
 from ropewalk.format.remoting import Command
 from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster
 from tests.support.ports import free_port
@@ -90,9 +90,9 @@ def test_a_refusal_carries_the_brokers_own_words(cluster: FakeCluster) -> None:
     assert caught.value.code == 13
 
 
-def test_a_success_without_its_header_is_the_peers_error(cluster: FakeCluster) -> None:
+def test_a_success_without_its_header_is_an_unknown_outcome(cluster: FakeCluster) -> None:
     cluster.answers[RequestCode.SEND_MESSAGE_V2] = lambda request: request.reply(0)
-    with Client(cluster.address) as client, pytest.raises(RemoteProtocolError, match="code 0"):
+    with Client(cluster.address) as client, pytest.raises(OutcomeUnknown, match="code 0"):
         client.send("T", Message(b"x"))
 
 

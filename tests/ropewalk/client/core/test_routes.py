@@ -89,3 +89,24 @@ def test_a_queue_of_an_unlisted_broker_is_harmless() -> None:
 def test_what_is_no_route_is_the_peers_error(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="route data"):
         parse_route(body)
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        b'{"queueDatas":[{"brokerName":"a","readQueueNums":2000000000,"perm":6}]}',
+        b'{"queueDatas":[{"brokerName":"a","writeQueueNums":200000},{"brokerName":"b","readQueueNums":200000}]}',
+        b'{"orderTopicConf":"a:4;b:2000000000"}',
+    ],
+)
+def test_a_route_of_more_queues_than_a_client_can_hold_is_none(route: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="queues, and a client takes at most"):
+        parse_route(route)
+
+
+def test_a_negative_number_of_queues_is_none_at_all() -> None:
+    route = parse_route(
+        b'{"brokerDatas":[{"brokerName":"a","cluster":"c","brokerAddrs":{"0":"h:1"}}],'
+        b'"queueDatas":[{"brokerName":"a","readQueueNums":-3,"writeQueueNums":-1,"perm":6}]}'
+    )
+    assert route.read_queues() == route.write_queues() == ()

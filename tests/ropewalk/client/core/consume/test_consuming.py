@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -15,7 +16,7 @@ from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.messages import PullStatus
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import RopewalkError, TryElsewhere
+from ropewalk.errors import RemoteProtocolError, RopewalkError, TryElsewhere
 from ropewalk.format.properties import parse_properties
 from ropewalk.format.remoting import Command
 from tests.ropewalk.client.scripted import Script, route_body, stored
@@ -195,3 +196,33 @@ def test_a_leader_that_lives_on_as_a_follower_is_left_at_its_first_refusal(how: 
         asked.append({address for address, _ in script.asked})
         script.asked.clear()
     assert asked == [{"a:1"}, {"new:1"}]
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b"null", b"[]", b"{", b'{"consumerIdList": [1]}', b'{"consumerIdList": "ab"}']
+)
+def test_members_that_cannot_be_read_are_a_named_error(body: bytes) -> None:
+    script, core = stage()
+    script.handler = answering(body)
+    with pytest.raises(RemoteProtocolError, match="members of the group cannot be read"):
+        script.hold(core.members("T"))
+
+
+@pytest.mark.parametrize(
+    "body", [b"null", b"[]", b"{", b'{"lockOKMQSet": [{"topic": "T"}]}', b'{"lockOKMQSet": 7}']
+)
+def test_locks_that_cannot_be_read_grant_nothing(body: bytes) -> None:
+    script, core = stage()
+    script.handler = answering(body)
+    script.hold(core.directory.route("T"))
+    assert script.hold(core.lock([TopicQueue("T", Queue("a", 0))])) == set()
+    assert RequestCode.LOCK_BATCH_MQ in [command.code for _, command in script.asked]
+
+
+def answering(body: bytes) -> Callable[[str, Command], Command]:
+    def handler(_address: str, command: Command) -> Command:
+        answer = command.reply(ResponseCode.SUCCESS)
+        answer.body = body
+        return answer
+
+    return handler

@@ -1,11 +1,13 @@
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.client.core.consume.queue_cache import QueueCache
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.routes import Queue
+from ropewalk.errors import RemoteProtocolError
 
 SOURCE = TopicQueue("T", Queue("b", 0))
 
@@ -81,3 +83,11 @@ def test_progress_never_goes_back_and_never_passes_an_unfinished_message(
         assert it.committable == min((one.queue_offset for one in waiting), default=offset)
         assert it.count == len(waiting) and it.size == sum(len(one.body) for one in waiting)
         before = it.committable
+
+
+def test_a_message_that_comes_again_while_it_is_handled_is_the_brokers_fault() -> None:
+    it = cache()
+    it.add([message(3)], 4)
+    with pytest.raises(RemoteProtocolError, match="message 3 came again"):
+        it.add([message(3)], 4)
+    assert it.count == 1

@@ -11,7 +11,7 @@ from ropewalk.client.core.ids import UniqueKeys
 from ropewalk.client.core.messages import Message, SendStatus
 from ropewalk.client.core.produce.attempts import RETRY_CODES
 from ropewalk.client.core.produce.options import ProducerOptions
-from ropewalk.client.core.produce.sendable import split_result
+from ropewalk.client.core.produce.results import split_result
 from ropewalk.client.core.produce.sending import ProducerCore
 from ropewalk.client.core.produce.transacting import TransactionCore
 from ropewalk.client.core.routes import Queue
@@ -533,3 +533,21 @@ def test_properties_leave_room_for_what_a_retry_adds(size: int, taken: bool) -> 
     with pytest.raises(LocalProtocolError, match="31743 are taken"):
         it.script.hold(it.core.send("T", [message]))
     assert it.sends() == []
+
+
+@pytest.mark.parametrize("ext", [{}, {"msgId": "M", "queueId": "x", "queueOffset": "1"}])
+def test_an_answer_that_says_stored_and_cannot_be_read_is_an_unknown_outcome_and_not_tried_again(
+    ext: dict[str, str],
+) -> None:
+    sends = 0
+
+    def handler(_address: str, command: Command) -> Command:
+        nonlocal sends
+        sends += 1
+        return command.reply(ResponseCode.SUCCESS, None, ext)
+
+    it = stage(retries=5)
+    it.script.handler = handler
+    with pytest.raises(OutcomeUnknown, match="the broker says that it was stored"):
+        it.script.hold(it.core.send("T", [Message(b"x")]))
+    assert sends == 1 and (it.core.counts.unknown, it.core.counts.refused) == (1, 0)
