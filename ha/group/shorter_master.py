@@ -32,7 +32,7 @@ def waits_for_slaves(policy: QuorumPolicy) -> bool:
 def may_be_acknowledged(
     epochs: Epochs, end: int, leader_epoch: int, policy: QuorumPolicy, *, flushes_first: bool
 ) -> bool:
-    """Return whether what its master lacks of a slave's log may have been acknowledged by that very master.
+    """Return whether bytes that a master lacks of its slave's log may have been acknowledged by that master.
 
     `epochs`, `end` and `policy` are the slave's; `flushes_first` tells of the master, also of its life before.
     """
@@ -61,7 +61,7 @@ def longer_slaves(
 
 
 def way_out(finding: Finding, broker_name: str, address: str) -> str:
-    """Return the command that makes the slave at this address the master, which has what would be lost.
+    """Return the command by which a slave that has more becomes the master.
 
     A master that went on with records of its own is not caught up with: that takes the word of a person.
     """
