@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
+from typing import NoReturn
 
 import structlog
 import trio
@@ -26,6 +27,7 @@ from broker.process.options import BrokerOptions
 from broker.process.stop_signals import ignore_stop_signals
 from broker.settings.config import load_config
 from ropewalk.client.core.ids import local_ip
+from store.io.workers import FlushFailed
 
 __all__ = ["run_broker"]
 
@@ -86,15 +88,39 @@ def run_broker(options: BrokerOptions) -> None:
         except StartFailed:
             process.close()
             raise
-        except BaseException:
-            # Closing in good order would claim more than is known, after a failed flush above all. What this leaves
-            # is for the next start's recovery to judge, like any other crash.
-            log.critical("the broker failed", exc_info=True)
-            sys.stderr.flush()
-            os._exit(_EXIT_FAILED)
-        process.close()
+        except BaseException as exc:
+            _fail(exc)
+        try:
+            process.close()
+        except OSError as exc:
+            _fail(exc)
         log.info("stopped")
         ignore_stop_signals()
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _fail(exc: BaseException) -> NoReturn:
+    """End the process at once, with the reason in the log.
+
+    Closing in good order would claim more than is known, after a failed flush above all. What this leaves is for the
+    next start's recovery to judge, like any other crash.
+    """
+    trouble = disk_trouble(exc)
+    if trouble is None:
+        log.critical("the broker failed", exc_info=exc)
+    else:
+        log.critical("the broker ends: its disk failed", error=trouble)
+        log.debug("the call that failed", exc_info=exc)
+    sys.stderr.flush()
+    os._exit(_EXIT_FAILED)
+
+
+def disk_trouble(exc: BaseException) -> str | None:
+    """Return the error of the disk that this is, with the name of the file; None if it is anything else."""
+    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
+        exc = exc.exceptions[0]
+    if isinstance(exc, FlushFailed):
+        return str(exc)
+    return str(exc) if isinstance(exc, OSError) and exc.filename is not None else None

@@ -369,7 +369,8 @@ class Checksums:
             if sidecar.covered == limit:
                 self._failed.pop(segment.base_offset, None)
         except OSError as exc:  # no room, or bytes that cannot be read: no checksums then
-            self.findings.append(f"{segment.file.path} gets no checksums: {exc}")
+            if segment.base_offset not in self._failed:  # it is tried again and again, and told once
+                self.findings.append(f"{segment.file.path} gets no checksums: {exc}")
             self._failed[segment.base_offset] = time.monotonic_ns()
             sidecar.shorten(0)
 

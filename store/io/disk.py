@@ -105,7 +105,11 @@ class MappedFile:
 
     def sync(self) -> None:
         """Make every byte written so far survive power loss. Blocks; any OSError here is final."""
-        os.fdatasync(self._fd)
+        try:
+            os.fdatasync(self._fd)
+        except OSError as exc:
+            _name(exc, self.path)
+            raise
 
     def write_at(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """Put bytes where the map shows them, by system call. Raises OSError; HOT.
@@ -113,7 +117,12 @@ class MappedFile:
         A store through the map would fault on every fresh page, and again on every page after each flush. On ext4 the
         flush itself takes 0.13 ms after this and 0.4 ms after a store through the map (fdatasync of 4 to 64 KiB).
         """
-        if os.pwrite(self._fd, data, position) != len(data):
+        try:
+            done = os.pwrite(self._fd, data, position)
+        except OSError as exc:
+            _name(exc, self.path)
+            raise
+        if done != len(data):
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
 
     def write_pieces_at(self, position: int, pieces: Sequence[bytes | memoryview], size: int) -> None:
@@ -122,13 +131,23 @@ class MappedFile:
         began = time.thread_time()
         if len(pieces) > _PIECES_MAX:
             self.write_at(position, b"".join(pieces))
-        elif os.pwritev(self._fd, pieces, position) != size:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
+        else:
+            try:
+                done = os.pwritev(self._fd, pieces, position)
+            except OSError as exc:
+                _name(exc, self.path)
+                raise
+            if done != size:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
         self.pieces_s += time.thread_time() - began
 
     def read_at(self, position: int, size: int) -> bytes:
         """Read by system call, so that a cold page stops this thread and not the interpreter. Blocks."""
-        return os.pread(self._fd, size, position)
+        try:
+            return os.pread(self._fd, size, position)
+        except OSError as exc:
+            _name(exc, self.path)
+            raise
 
     def read_at_nowait(self, position: int, size: int) -> bytes | None:
         """The bytes if all of them are in the page cache, else None; never waits for the disk."""
@@ -274,6 +293,7 @@ class Disk:
                 raise DiskFull(f"cannot open {path}: {exc.strerror}; raise the limit (`ulimit -n`)") from exc
             if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM):
                 raise DiskFull(f"cannot allocate {size} bytes for {path}: {exc.strerror}") from exc
+            _name(exc, path)
             raise
 
     def open_mapped(self, path: Path) -> MappedFile:
@@ -347,6 +367,9 @@ class Disk:
                 self._drop_stale(Path(path), fd)
             if os.pwrite(fd, data, position) != len(data):  # short only when the disk is full
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        except OSError as exc:
+            _name(exc, path)
+            raise
         finally:
             os.close(fd)
         return new
@@ -368,6 +391,9 @@ class Disk:
                 self._close_idle(max(self.open_max // 4, over))
         try:
             yield entry[0]
+        except OSError as exc:
+            _name(exc, path)
+            raise
         finally:
             with self._lock:
                 entry[1] -= 1
@@ -634,6 +660,11 @@ def lock_is_ours(path: Path) -> bool:
         return _identity(os.stat(path)) in _locks_held
     except FileNotFoundError:
         return False
+
+
+def _name(exc: OSError, path: Path | str) -> None:
+    """Give the error of a call by descriptor the name of the file."""
+    exc.filename = exc.filename or str(path)
 
 
 def _address_of(memory: mmap.mmap | bytearray) -> int:

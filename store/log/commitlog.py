@@ -55,6 +55,12 @@ class CommitLog:
         names = self._disk.names(self.directory)
         if names and self._unfinished(self.directory / names[-1]):
             self._disk.remove(self.directory / names.pop())  # a crash between creating and allocating it
+        for name in self._disk.directories(self.directory):
+            if _is_segment_name(name):
+                raise StoreDamaged(
+                    f"{self.directory / name} is a directory, and has the name of a commit-log segment: move it out of "
+                    f"{self.directory}"
+                )
         for name in names:
             path = self.directory / name
             if not _is_segment_name(name):

@@ -522,8 +522,40 @@ def test_a_broker_that_cannot_flush_stops_and_leaves_the_rest_to_recovery(tmp_pa
                 ask(connection, V2, send_ext("T"), b"lost")
         assert running.process.wait(PATIENCE_S) not in (0, None)
         assert (Path(address_of(running, "dataDir")) / "abort").exists()
-    assert "Input/output error" in stderr_of(tmp_path)
+    text = stderr_of(tmp_path)
+    assert "the broker ends: its disk failed" in text
+    assert "Input/output error" in text and "commitlog/00000000000000000000" in text
+    assert "Traceback" not in text
     assert not still_answers(address_of(running))
+
+
+def test_a_broker_that_may_not_write_its_files_any_more_ends_with_the_name_of_one_and_no_traceback(
+    tmp_path: Path,
+) -> None:
+    """Of the next segment, say, whose name a directory has taken."""
+    with running_broker(
+        [sys.executable, "-m", "ropewalk"],
+        "--set",
+        "mappedFileSizeCommitLog=65536",
+        cwd=tmp_path,
+        environment=checkout_environment(),
+    ) as running:
+        taken = Path(address_of(running, "dataDir")) / "commitlog" / f"{4 * 65536:020d}"
+        taken.mkdir()
+        with Connection(address_of(running)) as connection:
+
+            def send() -> bool:
+                try:
+                    ask(connection, V2, send_ext("T"), bytes(30_000))
+                except RopewalkError:
+                    return True
+                return running.process.poll() is not None
+
+            until(send, "it has ended")
+        assert running.process.wait(PATIENCE_S) == 70
+    text = stderr_of(tmp_path)
+    assert "the broker ends: its disk failed" in text and f"commitlog/{taken.name}" in text
+    assert "Traceback" not in text
 
 
 def test_a_member_that_opens_its_store_again_is_linked_to_others_when_it_is_open(tmp_path: Path) -> None:

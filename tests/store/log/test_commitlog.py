@@ -157,6 +157,12 @@ def test_a_stray_file_stops_the_load_and_is_named(tmp_path: Path, name: str, siz
     log.close()
 
 
+def test_a_directory_that_is_named_like_a_segment_stops_the_load_and_is_named(tmp_path: Path) -> None:
+    (tmp_path / f"{0:020d}").mkdir(parents=True)
+    with pytest.raises(StoreDamaged, match=f"{0:020d} is a directory"):
+        CommitLog(tmp_path, 4096, Disk()).load()
+
+
 @pytest.mark.parametrize("size", [1, SIZE - 1, SIZE + 1, 2 * SIZE])
 def test_a_file_of_another_size_stops_the_load(tmp_path: Path, size: int) -> None:
     make_file(tmp_path / "commitlog", segment_name(0), size, content=b"?")
