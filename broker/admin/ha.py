@@ -148,8 +148,9 @@ class AdminHa:
 
         def welcome(sums: list[int | None]) -> Welcome:
             return Welcome(
-                leader_epoch, view.begin, view.end, member.epochs.pairs(), sums, member.record.policy
-            )
+                leader_epoch, view.begin, view.end, member.epochs.pairs(), sums, member.record.policy,
+                config.flush_disk_type == "SYNC_FLUSH",
+            )  # fmt: skip
 
         def compared(sums: list[int | None]) -> None:
             if member.record.leader_epoch != leader_epoch or not member.core.is_master:

@@ -8,7 +8,7 @@ that never had a role but the one of its configuration has no file of it, and is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -21,7 +21,9 @@ from broker.replication.master_slave import Replication
 from broker.replication.role_files import RoleFiles
 from broker.replication.table_sync import TableSync
 from broker.transactions.records import CONSUMER_GROUP
+from ha.group.divergence import Finding
 from ha.group.epochs import Epochs
+from ha.group.hello import MemberStatusMessage
 from ha.group.metadata import SyncRequest, SyncResponse
 from ha.group.roles import (
     MASTER_ID,
@@ -33,6 +35,7 @@ from ha.group.roles import (
     RoleRecord,
     SlaveRoster,
 )
+from ha.group.shorter_master import longer_slaves, way_out
 from ha.stream.connection import HaConnection
 from ropewalk.codes import ResponseCode
 from store.log.limits import NO_LIMIT
@@ -79,6 +82,8 @@ class HaMember:
         """Set with `diverged` when nothing of the log can be kept."""
         self.asked = trio.Event()
         """Set when all other members have been asked once who leads."""
+        self._longer: dict[str, int] = {}
+        """Of a master: address and log end of the slaves that have more of its epoch than itself."""
         self.on_role: Callable[[], None] = lambda: None
         self._files = RoleFiles(
             config.store_path_root_dir / "ropewalk",
@@ -215,8 +220,9 @@ class HaMember:
         broker, replication = self._broker, self._replication
         if action in (RoleAction.LEAD, RoleAction.FOLLOW):
             self.tables.forget_progress()
+            self._longer = {}
         if action is RoleAction.RESUME:
-            replication.fence = None
+            replication.fence = self._shorter()
         elif action is RoleAction.LEAD:
             self.roster = SlaveRoster(record.policy)
             replication.fence = self._fenced() if self.core.is_fenced else None
@@ -253,9 +259,31 @@ class HaMember:
         )
 
     def confirm_no_newer_master(self) -> None:
-        """Take messages after a start: no member that answered is a newer master."""
-        if not self.core.is_fenced and self._replication.fence is not None and self.core.is_master:
-            self._replication.fence = None
+        """Take messages after a start: no member that answered is a newer master, or a slave that has more."""
+        if not self.core.is_fenced and self.core.is_master:
+            self._replication.fence = self._shorter()
+
+    def compare_ends(self, statuses: Iterable[MemberStatusMessage]) -> None:
+        """Note, as a master, which slaves have more of its epoch than itself."""
+        broker = self._broker
+        if broker.config.flush_disk_type == "SYNC_FLUSH":
+            return  # what is not here was never acknowledged
+        before, end = self._longer, broker.store.log.end_offset
+        self._longer = longer_slaves(self.core.record, end, before, statuses)
+        if self._longer and not before:
+            log.error("this master came back without what its slaves have", reason=self._shorter())
+
+    def _shorter(self) -> str | None:
+        """Return why a master with less than a slave of its epoch takes no message; None for any other."""
+        if not self._longer:
+            return None
+        address, end = max(self._longer.items(), key=lambda each: each[1])
+        broker = self._broker
+        return (
+            f"the slave {address} has the log of this epoch up to {end}, and this master, which came back without its "
+            f"end, up to {broker.store.log.end_offset}: acknowledged messages may be on the slave alone. "
+            f"{way_out(Finding.LONGER, broker.config.broker_name, address)} makes it the master"
+        )
 
     def adopt_policy(self, policy: QuorumPolicy, done: Callable[[], None]) -> None:
         """Have the master's policy on disk, as a slave does before it reports to it."""

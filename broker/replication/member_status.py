@@ -46,6 +46,7 @@ def member_status(member: HaMember, broker: BrokerContext, replication: Replicat
         slaves=_slaves(member, replication, store.log.end_offset) if record.role != SLAVE else [],
         damaged=len(store.damage) if store.damage is not None else 0,
         repaired=store.damage.mended if store.damage is not None else 0,
+        fence=replication.fence or "",
     )
 
 

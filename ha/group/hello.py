@@ -95,6 +95,8 @@ class Welcome(msgspec.Struct, frozen=True):
     sums: list[int | None]
     """Of the hello's ranges, in the master's log; None for what is not all in it."""
     policy: QuorumPolicy = msgspec.field(name="terms", default=QuorumPolicy())
+    flushes_first: bool = False
+    """Whether it acknowledges nothing that it has not flushed."""
 
 
 class RangesRequest(msgspec.Struct, frozen=True):
@@ -171,6 +173,8 @@ class MemberStatusMessage(msgspec.Struct, frozen=True):
     """Places that it has taken from another member's copy since it started."""
     newest_open_promise: int = msgspec.field(name="doubt", default=0)
     """The newest epoch that was promised to another operator before, and neither released nor superseded since."""
+    fence: str = ""
+    """Why this master takes no message for the time being."""
 
     def status(self) -> MemberStatus:
         return MemberStatus(

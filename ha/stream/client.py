@@ -127,6 +127,8 @@ class HaClient:
         self._begins = False
         """Whether the first report is due, and waits for a flush."""
         self._retry_ms = 0
+        self._told: str | None = None
+        """Why the last connection ended before it was of any use, as it was logged."""
         self._next_try_ms = now_ms()
         self._second_ms, self._second_bytes = self._next_try_ms, 0
 
@@ -161,6 +163,7 @@ class HaClient:
         if self._reportable() < self.follower.boundary:
             return
         self._begins = False
+        self._told = None
         self.state = ClientState.TRANSFER
         self.reported = self.follower.boundary
         self._send_report()
@@ -180,7 +183,9 @@ class HaClient:
         self._pending.clear()
         self.follower.drop_partial()
         if self.state is ClientState.HANDSHAKE or self.state is ClientState.TRANSFER:
-            log.warning("the connection to the master ended", reason=self.why or "it hung up")
+            if self.state is ClientState.TRANSFER or self.why != self._told:
+                log.warning("the connection to the master ended", reason=self.why or "it hung up")
+            self._told = self.why
             self._over(self.why or "the master hung up")
 
     def closed_for(self, why: str) -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from broker.replication.slave.hello import COMPARE_S
 from ropewalk.client.blocking.connection import Connection
-from ropewalk.client.core.messages import Message, send_request
+from ropewalk.client.blocking.simple import Client
+from ropewalk.client.core.messages import Message, SendStatus, send_request
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode
-from tests.ha.process_group import BROKER, SEGMENT_SIZE, Group, Load, group_of
+from tests.ha.process_group import BROKER, SEGMENT_SIZE, Group, Load, Replica, group_of
 from tests.support.long_run import ROOM_S
 from tests.support.metadata import GROUP, TOPIC, call, has_plan, plan
 from tests.support.processes import checkout_command, checkout_environment
@@ -102,6 +103,69 @@ def test_a_returning_master_keeps_aside_what_only_it_had(tmp_path: Path) -> None
         )  # fmt: skip
         bodies = [json.loads(line)["body"] for line in listed.stdout.splitlines()]
         assert bodies == ["only here", "nobody else"]
+
+
+def lose_power(replica: Replica) -> None:
+    """Leave of a dead broker's log what a loss of power leaves that was not flushed: nothing, here of its second half.
+
+    The kernel still has it, so zeros are written where the disk would have none of it.
+    """
+    path = next(each for each in sorted((replica.root / "commitlog").iterdir()) if each.name.isdigit())
+    data, starts = path.read_bytes(), [0]
+    while size := int.from_bytes(data[starts[-1] : starts[-1] + 4], "big"):
+        starts.append(starts[-1] + size)
+    cut = starts[len(starts) // 2]
+    path.write_bytes(data[:cut] + bytes(len(data) - cut))
+
+
+@pytest.mark.slow
+def test_a_sync_master_that_comes_back_shorter_waits_with_its_slave_for_an_operator_and_nothing_is_lost(
+    tmp_path: Path,
+) -> None:
+    with group_of(tmp_path, "b") as group:
+        with Load(group, "demo") as load:
+            load.until(50)
+        group.kill("a")
+        lose_power(group.replicas["a"])
+        ready = group.start("a").ready
+        assert "acknowledged messages may be on the slave alone" in ready["sendOk"], ready
+        group.until(lambda: "nothing is cut" in group.row_of("b")["link"], "the slave keeps what it has")
+        assert "it takes no messages" in group.row_of("a")["link"]
+        for name in "a", "b":
+            assert f"`ropewalk admin ha switch {BROKER}`" in group.row_of(name)["link"]
+        assert not (group.replicas["b"].root / "ropewalk" / "diverged").exists()
+        refused = group.admin("failover", BROKER, status=1)
+        assert "ropewalk admin ha switch" in refused["error"]
+        assert group.admin("switch", BROKER)["newMaster"] == group.replicas["b"].address
+        group.until_followed("b")
+        assert set(load.acknowledged) <= set(group.consume("demo"))
+        group.until(lambda: equal_logs(group, "a", "b"), "the logs are the same")
+
+
+@pytest.mark.slow
+def test_where_a_shorter_master_went_on_alone_its_slave_keeps_what_was_acknowledged_until_it_is_promoted(
+    tmp_path: Path,
+) -> None:
+    with group_of(tmp_path, "b") as group:
+        with Load(group, "demo") as load:
+            load.until(30)
+        group.kill("b")
+        group.kill("a")
+        lose_power(group.replicas["a"])
+        group.start("a")
+        client = Client(group.namesrv, timeout=5.0)
+        for number in range(60):
+            sent = client.send("demo", Message(b"alone %d" % number + bytes(400)))
+            assert sent.status is not SendStatus.SEND_OK, "no slave had it"
+        client.close()
+        slave = group.start("b")
+        command = f"ropewalk admin ha failover {BROKER} --to {slave.address} --force"
+        group.until(lambda: f"`{command}`" in group.row_of("b")["link"], "the slave keeps what it has")
+        report = group.admin(*command.split()[3:], "--yes")
+        assert report["newMaster"] == slave.address
+        group.until_followed("b")
+        assert set(load.acknowledged) <= set(group.consume("demo"))
+        assert list((group.replicas["a"].root / "ropewalk" / "diverged").iterdir()), "kept aside"
 
 
 @pytest.mark.slow

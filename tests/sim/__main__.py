@@ -1,9 +1,10 @@
 """Run simulated lives of the shipped code: `python -m tests.sim --seeds 2000`, or one again with `--seed 17`.
 
-Seven worlds: `store` is one store on a disk that forgets, `group` a master and two slaves with producers and an
-operator, `deferred` such a group with timers and transactions, `ledger` three members of DLedger mode with clients that
-read, `kv` such members that serve a region of the key-value store, `regions` four regions and more of it, `damage` one
-or more of them with flipped bytes in their logs.
+Eight worlds: `store` is one store on a disk that forgets, `group` a master and two slaves with producers and an
+operator, `shorter` such a group whose master comes back with a shorter log, `deferred` one with timers and
+transactions, `ledger` three members of DLedger mode with clients that read, `kv` such members that serve a region of
+the key-value store, `regions` four regions and more of it, `damage` one or more of them with flipped bytes in their
+logs.
 `--bug NAME` plants a bug of tests/bugs first, `--mode` chooses the flush (store), the class of promise (group), the
 length (regions: 400 or 10,000 calls) or how many regions there are (damage). The exit status is 1 if a promise was
 broken, and the line says with which command it can be seen again.
@@ -19,6 +20,7 @@ from collections.abc import Callable
 MODES = {
     "store": ("sync", "async"),
     "group": ("A1", "A3"),
+    "shorter": ("A1",),
     "deferred": ("A1", "A3"),
     "ledger": ("dledger",),
     "kv": ("dledger",),
@@ -149,6 +151,17 @@ def _world(name: str) -> tuple[Live, type[AssertionError]]:
             }, hurt.told
 
         return of_damage, damaged.Broken
+    if name == "shorter":
+        from tests.sim import group_shorter
+
+        def of_masters(seed: int, mode: str) -> tuple[dict[str, int], list[str]]:
+            suffered, shorter = group_shorter.live(seed)
+            return {
+                "messages acknowledged": len(suffered.acknowledged),
+                "masters that came back shorter": shorter,
+            }, suffered.events
+
+        return of_masters, group_shorter.Broken
     from tests.sim import deferred, group
 
     run = group.run if name == "group" else deferred.live

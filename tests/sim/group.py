@@ -232,7 +232,7 @@ class World:
             await self._until_rest(5.0)
             self.begin_load()
             await trio.sleep(self.chance.uniform(0, 0.4))
-            await Trouble(self, nursery).go_on(seconds or self.chance.choice((1.0, 2.0, 3.0, 6.0)))
+            await self.suffer(nursery, seconds)
             self.net.heal()
             await trio.sleep(self.chance.uniform(0, 0.5))
             self.quiet = True
@@ -245,6 +245,10 @@ class World:
                 self._audit(newest)  # where it does not start any more, nobody else need have all
             nursery.cancel_scope.cancel()
         self.history.seconds = self.events.now - START_S
+
+    async def suffer(self, nursery: trio.Nursery, seconds: float | None) -> None:
+        """Have misfortune, for so long or as long as the seed says."""
+        await Trouble(self, nursery).go_on(seconds or self.chance.choice((1.0, 2.0, 3.0, 6.0)))
 
     def begin_load(self) -> None:
         """Have clients send until misfortune is over."""
@@ -291,7 +295,7 @@ class World:
                     self._nursery.start_soon(self.start, node)
             if (master := await self._until_rest(4.0)) is not None:
                 return master
-            await self._as_a_person_would()
+            await self.act_as_a_person()
         states = "; ".join(node.state() for node in self.nodes)
         records = [node.broker.member.record for node in self.nodes if node.alive]
         free = len(records) == len(self.nodes) and not any(
@@ -305,7 +309,7 @@ class World:
         self.history.unfinished = states
         return None
 
-    async def _as_a_person_would(self) -> None:
+    async def act_as_a_person(self) -> None:
         """Nothing moves any more: promises to operators that are gone, or two that asked at once, are left."""
         up = [node for node in self.nodes if node.alive]
         masters = [node for node in up if node.is_master]

@@ -26,3 +26,9 @@ BUGS = {
     "ha-waits-for-nobody": 5,
 }
 """Each with the first seed that finds it; the long run searches from 0."""
+
+SHORTER_BUGS = {
+    "ha-shorter-master-followed": 1,
+    "ha-shorter-master-takes-messages": 0,
+}
+"""The same, of the lives in which the master comes back with a shorter log."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim import group_shorter
 from tests.sim.group import run
 from tests.sim.seeds import seeds_of, told
 
@@ -26,6 +27,21 @@ def test_a_group_keeps_its_promises_whatever_dies_and_whoever_is_cut_off(
         except BaseException as failure:
             failure.add_note(told(f"python -m tests.sim --world group --seed {seed} --mode {safe_class}"))
             raise
+
+
+def test_what_was_acknowledged_survives_a_master_that_lost_its_power_and_comes_back_with_a_shorter_log(
+    long_run: bool,
+) -> None:
+    """A failing seed is seen again with `python -m tests.sim --world shorter --seed N`."""
+    fixed, daily = (SEEDS_LONG, SEEDS_OF_THE_DAY_LONG) if long_run else (12, 4)
+    shorter = 0
+    for seed in seeds_of(0, 1, fixed, daily):
+        try:
+            shorter += group_shorter.live(seed)[1]
+        except BaseException as failure:
+            failure.add_note(told(f"python -m tests.sim --world shorter --seed {seed}"))
+            raise
+    assert shorter, "no master came back shorter"
 
 
 def test_one_seed_tells_one_story() -> None:

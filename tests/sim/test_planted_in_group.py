@@ -7,14 +7,17 @@ import sys
 
 import pytest
 
-from tests.sim.planted_in_group import BUGS, SEEDS
+from tests.sim.planted_in_group import BUGS, SEEDS, SHORTER_BUGS
 from tests.support.processes import checkout_environment
 
 
-@pytest.mark.parametrize("name", BUGS)
-def test_the_simulated_group_finds_the_bug(name: str, long_run: bool) -> None:
-    first = 0 if long_run else BUGS[name]
-    command = [sys.executable, "-m", "tests.sim", "--world", "group", "--bug", name]
+@pytest.mark.parametrize(
+    ("world", "name", "start"),
+    [("group", *bug) for bug in BUGS.items()] + [("shorter", *bug) for bug in SHORTER_BUGS.items()],
+)
+def test_the_simulated_group_finds_the_bug(world: str, name: str, start: int, long_run: bool) -> None:
+    first = 0 if long_run else start
+    command = [sys.executable, "-m", "tests.sim", "--world", world, "--bug", name]
     done = subprocess.run(
         [*command, "--first", str(first), "--seeds", str(SEEDS)],
         env=checkout_environment(),

@@ -151,7 +151,8 @@ def status_rows(group: Group) -> list[tuple[object, ...]]:
 def _link(each: MemberStatusMessage, master: MemberStatusMessage | None) -> str:
     if each.role != SLAVE:
         counting = sum(slave.counts for slave in each.slaves)
-        return f"{counted(len(each.slaves), 'slave')}, {counting} counted"
+        fence = f"; it takes no messages: {each.fence}" if each.fence else ""
+        return f"{counted(len(each.slaves), 'slave')}, {counting} counted{fence}"
     if master is None:
         return "no master" if not each.has_master else f"{each.link}, of a master that does not answer here"
     return each.link

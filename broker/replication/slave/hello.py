@@ -21,6 +21,7 @@ from broker.replication.slave.slave_broker import SlaveBroker
 from ha.group.divergence import Bytes, Compared, Extent, Finding, LogQuery, compare, sums_of, tail
 from ha.group.epochs import Epochs
 from ha.group.hello import Hello, RangesRequest, Sums, Welcome, decode_untrusted
+from ha.group.shorter_master import may_be_acknowledged, way_out
 from ropewalk.client.aio.connection import open_connection
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RopewalkError
@@ -38,6 +39,10 @@ class SlaveHello:
 
     def __init__(self, broker: SlaveBroker) -> None:
         self._broker = broker
+        self._flushed_first = True
+        """Whether the master that was followed last acknowledged nothing that it had not flushed."""
+        self._told = ""
+        """Why the log is kept although the master's is shorter, as it was logged."""
 
     async def before_report(self, connection: Connection) -> None:
         """Say hello about this connection, and compare the logs. Raises OSError where the slave must not go on."""
@@ -98,6 +103,13 @@ class SlaveHello:
             mine = Extent(view.begin, view.end)
             theirs = Extent(welcome.begin, welcome.end)
             parted = member.epochs.agree_up_to(mine.end, epochs, theirs.end)
+            kept = may_be_acknowledged(
+                member.epochs,
+                mine.end,
+                welcome.leader_epoch,
+                member.record.policy,
+                flushes_first=welcome.flushes_first and self._flushed_first,
+            )
             if tuple(welcome.sums) == sums and None not in sums:
                 found = Compared(Finding.SAME, view.end)
             else:
@@ -107,7 +119,10 @@ class SlaveHello:
         finally:
             view.release()
         self._check_followed(address, welcome.leader_epoch)
+        if kept:
+            self._refuse_to_cut(found, mine, address)
         self._judge(found, mine, theirs, address, welcome.leader_epoch, parted)
+        self._flushed_first = welcome.flushes_first
         await broker.saved(lambda done: member.adopt_epochs(epochs, done))
         self._check_followed(address, welcome.leader_epoch)
         await broker.saved(lambda done: member.adopt_policy(welcome.policy, done))
@@ -148,6 +163,24 @@ class SlaveHello:
                 answer = decode_untrusted(
                     Sums, await peer.ask(RequestCode.ROPEWALK_LOG_SUMS, question, COMPARE_S)
                 ).sums
+
+    def _refuse_to_cut(self, found: Compared, mine: Extent, address: str) -> None:
+        """Raise `NotSame` where the master came back without bytes that it may have acknowledged."""
+        if found.finding not in (Finding.LONGER, Finding.DIVERGED):
+            return
+        broker = self._broker
+        command = way_out(found.finding, broker.context.config.broker_name, broker.member.address)
+        why = (
+            f"the master came back without the {mine.end - found.common} bytes from {found.common} on, which were "
+            f"confirmed to it from here: acknowledged messages may be among them, and nothing is cut. {command} makes "
+            "this slave the master; to give them up, move this slave's store away"
+        )
+        if why != self._told:
+            self._told = why
+            log.error(
+                "this slave does not follow a master that came back shorter", master=address, reason=why
+            )
+        raise NotSame(why)
 
     def _judge(
         self, found: Compared, mine: Extent, theirs: Extent, address: str, epoch: int, parted: int

@@ -87,6 +87,7 @@ class MasterSearch:
                 self._broker.report_trouble("the newer master is not followed", str(exc))
         elif member.core.is_master:
             with self._broker.turn():
+                member.compare_ends(statuses)
                 member.confirm_no_newer_master()
         if not member.core.is_master:
             master = next((each for each in statuses if each.address == member.record.master), None)

@@ -375,6 +375,29 @@ def test_a_master_with_slaves_looks_for_a_newer_one_before_it_takes_anything(
         assert client.send("T").code == ResponseCode.SERVICE_NOT_AVAILABLE, "a promise is another matter"
 
 
+def test_a_master_with_less_than_its_slave_takes_nothing_also_after_a_handover_that_failed(
+    process: InProcess,
+) -> None:
+    client, member = process.connect(), process.broker.member
+    ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    address = hello_of(process).address
+    slave = MemberStatusMessage("broker-a", 1, address, "SLAVE", 0, 0, 0, 4711)
+    member.compare_ends([slave])
+    member.confirm_no_newer_master()
+    for _time in range(2):
+        refused = client.send("T")
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert f"{address} has the log of this epoch up to 4711" in (refused.remark or "")
+        assert "`ropewalk admin ha switch" in (refused.remark or "")
+        status = member_status(ask(client, RequestCode.ROPEWALK_MEMBER_STATUS, RangesRequest([])))
+        assert status.fence == refused.remark
+        ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, member.record.promised_epoch + 1))
+        ask(client, RequestCode.ROPEWALK_RELEASE_EPOCH, epoch_ask(process, member.record.promised_epoch))
+    member.compare_ends([msgspec.structs.replace(slave, end=0)])
+    member.confirm_no_newer_master()
+    assert client.send("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
 def test_a_deposed_master_registers_as_a_slave_before_it_takes_anything_of_the_new_one(
     process: InProcess,
 ) -> None:

@@ -47,8 +47,8 @@ MESSAGES: list[tuple[msgspec.Struct, str]] = [
         '"segment_size":1024,"epochs":[[1,0]],"ranges":[[0,9]],"sums":[7,null],"terms_version":3,"terms_of":4}',
     ),
     (
-        Welcome(leader_epoch=4, begin=0, end=9, epochs=[(1, 0)], sums=[7], policy=POLICY),
-        '{"epoch":4,"begin":0,"end":9,"epochs":[[1,0]],"sums":[7],"terms":' + POLICY_JSON + "}",
+        Welcome(leader_epoch=4, begin=0, end=9, epochs=[(1, 0)], sums=[7], policy=POLICY, flushes_first=True),
+        '{"epoch":4,"begin":0,"end":9,"epochs":[[1,0]],"sums":[7],"terms":' + POLICY_JSON + ',"flushes_first":true}',
     ),
     (
         EpochRequest("c", "b", 5, operator="asker", broker_id=1, master="m", policy=POLICY),
@@ -62,12 +62,13 @@ MESSAGES: list[tuple[msgspec.Struct, str]] = [
             log_epoch=1, waiting=2, policy=POLICY, master="m", master_end=9, master_age_ms=20, name_server="ns",
             ha_address="ha", cluster="c", flushed=8, readable=7, stored_ms=99, has_master=True, link="TRANSFER",
             slaves=[SlaveView("a", 1, 9, True, True, 5)], damaged=1, repaired=2, newest_open_promise=3,
+            fence="f",
         ),
         '{"broker_name":"b","broker_id":1,"address":"a","role":"SLAVE","epoch":5,"reign":4,"begin":0,"end":9,'
         '"log_epoch":1,"waiting":2,"terms":' + POLICY_JSON + ',"master":"m","master_end":9,"master_age_ms":20,'
         '"name_server":"ns","ha_address":"ha","cluster":"c","flushed":8,"readable":7,"stored_ms":99,'
         '"has_master":true,"link":"TRANSFER","slaves":[{"address":"a","broker_id":1,"acknowledged":9,'
-        '"in_sync":true,"counts":true,"bytes_per_second":5}],"damaged":1,"mended":2,"doubt":3}',
+        '"in_sync":true,"counts":true,"bytes_per_second":5}],"damaged":1,"mended":2,"doubt":3,"fence":"f"}',
     ),
     (
         SyncRequest(

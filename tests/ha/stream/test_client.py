@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from ha.stream.client import ClientState, HaClient, Stream, joined
 from ha.stream.connection import HaRules
@@ -298,6 +299,26 @@ def test_a_master_that_speaks_before_it_is_asked_is_refused(slave: Slave) -> Non
     slave.client.opened(slave.link)
     with pytest.raises(RemoteProtocolError, match="before it was asked"):
         slave.turn(encode_header(0, 0))
+
+
+def test_a_refusal_that_is_met_at_every_try_is_logged_once(slave: Slave, log: bytes) -> None:
+    def refused(why: str) -> None:
+        slave.client.opened(BufferedLink())
+        slave.client.closed_for(why)
+
+    with capture_logs() as logs:
+        for why in ("one", "one", "another", "another"):
+            refused(why)
+        slave.connect()
+        slave.client.closed_for("another")
+        refused("another")
+    assert [each["reason"] for each in logs if "ended" in each["event"]] == ["one", "another", "another"]
+    with capture_logs() as logs:
+        slave.connect()
+        slave.turn(encode_header(0, len(log[:100])) + log[:100])
+        slave.client.drop("")
+        refused("another")
+    assert [each["reason"] for each in logs if "ended" in each["event"]] == ["it hung up", "another"]
 
 
 def test_the_part_of_a_record_that_a_broken_connection_left_is_asked_for_again(
