@@ -1,4 +1,4 @@
-"""The pauses of a client that tries again, or asks again what was answered at once with nothing."""
+"""The pauses of a client that tries again, or whose questions bring nothing."""
 
 from __future__ import annotations
 
