@@ -30,7 +30,7 @@ FRESH_S: Final = 30.0
 KEPT_MAX: Final = 10_000
 WAITING_MAX: Final = 1_000
 _CALL_S: Final = 2.0
-"""Whoever waits for the answer gives up after three seconds."""
+"""Time limit of a question, below the three seconds that the asker waits for its answer."""
 
 
 class RouteFinder:

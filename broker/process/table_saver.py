@@ -16,7 +16,7 @@ __all__ = ["Kept", "TableSaver"]
 log = structlog.get_logger("broker.process")
 
 Kept = Callable[[str | None], None]
-"""What is called when a change is on disk: with None, or with the reason why it cannot be kept at the moment."""
+"""Callback for a change that is on disk (None), or cannot be kept at the moment (the reason)."""
 Dumps = Mapping[Path, tuple[int, Callable[[], bytes]]]
 """By file: the version of a table, and its content as it is now."""
 

@@ -26,9 +26,9 @@ _LINGER_S: Final = 0.001
 _HOLD_MAX_S = 0.005
 _SPIN_S: Final = 0.00006
 _SOON_S: Final = 0.00015
-"""What came within this would have come within `_SPIN_S`, had nobody had to wake up for it."""
+"""Time within which an event would have come in `_SPIN_S`, had nobody had to wake up for it."""
 _SPIN_LONG_S: Final = 0.0005
-"""The same where another machine waits or is waited for: half as many again at 1 x 1 of SYNC_MASTER."""
+"""Time to spin where another machine waits or is waited for: half as many again at 1 x 1 of SYNC_MASTER."""
 _SPIN_MISSES_MAX: Final = 4
 _DOZE_MAX: Final = 1024
 _yield = ctypes.CDLL(

@@ -66,7 +66,7 @@ class GetResult:
     min_offset: int
     max_offset: int
     records: list[bytes | memoryview] = field(default_factory=list)
-    """Whole records, several to a piece; a view of the log is in the warm window and should leave soon."""
+    """Records, whole, several to a piece; a view of the log is in the warm window and should leave soon."""
     count: int = 0
     """Messages found."""
     last_physical: int = 0
@@ -79,7 +79,7 @@ class ResidentRead(NamedTuple):
     """The messages of a read that needed no disk."""
 
     pieces: list[bytes | memoryview]
-    """Whole records, several to a piece, in the order of the queue."""
+    """Records, whole, several to a piece, in the order of the queue."""
     messages: int
     size: int
     last_physical: int

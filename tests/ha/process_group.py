@@ -123,7 +123,7 @@ class Group:
         return {str(row[3]): dict(zip(keys, row, strict=True)) for row in rows}
 
     def row_of(self, name: str) -> dict[str, Any]:
-        """What `ropewalk admin ha status` shows of one broker, once it shows it."""
+        """Return the row of one broker in `ropewalk admin ha status`, once it is there."""
         address, rows = self.replicas[name].address, dict[str, dict[str, Any]]()
 
         def is_shown() -> bool:

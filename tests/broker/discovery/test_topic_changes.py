@@ -16,7 +16,7 @@ V2 = RequestCode.SEND_MESSAGE_V2
 
 
 def test_new_topics_are_told_once_and_in_the_turn_that_made_them(running: InProcess) -> None:
-    """What a turn owes leaves when it has ended, so a producer never hears of its topic before the name servers do."""
+    """Answers of a turn leave when it has ended: a producer never hears of its topic before the name servers do."""
     client = running.connect()
     told: list[bool] = []
     running.broker.topic_changes.on_published = lambda: told.append("T9" in running.broker.topics)

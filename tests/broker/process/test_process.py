@@ -602,11 +602,10 @@ def test_a_member_that_opens_its_store_again_is_linked_to_others_when_it_is_open
     assert refused == b"" and welcome != b""
 
 
-def test_a_broker_that_opened_its_store_again_announces_new_topics_and_measures_the_delays_of_its_loop(
-    tmp_path: Path,
-) -> None:
+def started(folder: Path) -> BrokerProcess:
+    """Start a broker in this process, without its loop, on free ports."""
     settings = (
-        f"storePathRootDir={tmp_path}",
+        f"storePathRootDir={folder}",
         "mappedFileSizeCommitLog=1048576",
         "listenPort=0",
         "haListenPort=0",
@@ -616,6 +615,13 @@ def test_a_broker_that_opened_its_store_again_announces_new_topics_and_measures_
     config = load_config(settings=settings, environ={}, local_ip=lambda: "127.0.0.1")
     process = BrokerProcess(config, BrokerOptions())
     process.start()
+    return process
+
+
+def test_a_broker_that_opened_its_store_again_announces_new_topics_and_measures_the_delays_of_its_loop(
+    tmp_path: Path,
+) -> None:
+    process = started(tmp_path)
 
     def is_measured() -> bool:
         return sum(process.broker.metrics.loop_delays.counts) > 0
@@ -638,17 +644,7 @@ def test_a_broker_that_opened_its_store_again_announces_new_topics_and_measures_
 
 
 def test_the_shell_hears_as_a_turn_ends_that_pulls_were_put_off(tmp_path: Path) -> None:
-    settings = (
-        f"storePathRootDir={tmp_path}",
-        "mappedFileSizeCommitLog=1048576",
-        "listenPort=0",
-        "haListenPort=0",
-        "namesrvPort=0",
-        "metricsExporterType=DISABLE",
-    )
-    config = load_config(settings=settings, environ={}, local_ip=lambda: "127.0.0.1")
-    process = BrokerProcess(config, BrokerOptions())
-    process.start()
+    process = started(tmp_path)
     session = cast("Session", object())
     for put_off in (True, False):
         if put_off:
