@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from ropewalk.codes import ResponseCode, response_name
+from ropewalk.format.printable import printable
 
 
 class RopewalkError(Exception):
@@ -75,10 +76,12 @@ def error_for(code: int, remark: str | None = None) -> RopewalkError:
     """Return the error to raise for a response that refuses a request.
 
     Its class comes from the table below and plain `Refused` is the class of codes that say nothing about a second
-    attempt. `code` and `remark` stay readable on it; the text names both.
+    attempt. `code` and `remark` stay readable on it; the text names both, the remark with escapes for what would act on
+    a terminal.
     """
     assert code != ResponseCode.SUCCESS, "a success is not an error"
-    error = _CLASSES.get(code, Refused)(f"{response_name(code)} ({code}): {remark or 'no remark'}")
+    said = printable(remark, keep="\n\t") if remark else "no remark"
+    error = _CLASSES.get(code, Refused)(f"{response_name(code)} ({code}): {said}")
     error.code = code
     error.remark = remark
     return error

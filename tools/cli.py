@@ -30,6 +30,7 @@ from tools.common.output import (
     expected_errors,
     open_output,
     parse_pairs,
+    print_line,
     show_flags_bare,
 )
 from tools.common.usage import explain_usage
@@ -165,7 +166,7 @@ def _leave(number: int, frame: object) -> NoReturn:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"ropewalk {__version__}")
+        print_line(f"ropewalk {__version__}")
         raise typer.Exit
 
 

@@ -32,6 +32,7 @@ import structlog
 
 from broker.metrics.families import trimmed
 from broker.metrics.snapshot import COUNTER, LOOP_WAIT_S, Census, Family, HistogramFamily, LoopBusy, Metrics
+from ropewalk.format.printable import printable
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -155,7 +156,7 @@ def application(metrics: Metrics, monotonic_ms: Callable[[], int]) -> Starlette:
         why = stuck()
         reasons = [why] if why else list(metrics.pulse.unready)
         lines = [*(reasons or ["ready"]), *metrics.pulse.notes]
-        return PlainTextResponse("".join(f"{line}\n" for line in lines), 503 if reasons else 200)
+        return PlainTextResponse("".join(f"{printable(line)}\n" for line in lines), 503 if reasons else 200)
 
     async def fresh_census() -> Census | None:
         metrics.wanted += 1
@@ -216,10 +217,10 @@ def _metric(family: Family | HistogramFamily, base: tuple[tuple[str, str], ...])
             for bound, here in zip((*map(str, family.bounds), "+Inf"), counts, strict=True):
                 count += here
                 buckets.append((bound, float(count)))
-            histogram.add_metric([*values, *labels], buckets, total)
+            histogram.add_metric([*values, *map(printable, labels)], buckets, total)
         return histogram
     make = CounterMetricFamily if family.kind == COUNTER else GaugeMetricFamily
     metric = make(family.name, family.help, labels=[*names, *family.labels])
     for labels, number in family.rows:
-        metric.add_metric([*values, *labels], number)
+        metric.add_metric([*values, *map(printable, labels)], number)
     return metric

@@ -22,6 +22,7 @@ from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.codes import Permission, ResponseCode
 from ropewalk.errors import Rejected, RopewalkError
+from ropewalk.format.printable import printable
 from tools.common.options import (
     Json,
     NameServers,
@@ -39,6 +40,7 @@ from tools.common.output import (
     hint_for,
     note,
     print_json,
+    print_line,
     print_table,
 )
 
@@ -190,7 +192,7 @@ def show_facts(facts: dict[str, Any], *, as_json: bool) -> None:
     width = max(map(len, facts), default=0)
     for key, value in facts.items():
         text = "" if value is None else str(_cell(value))
-        print(f"{key:<{width}}  {text}".rstrip())
+        print_line(f"{key:<{width}}  {text}".rstrip())
 
 
 # Working
@@ -259,7 +261,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise Declined(f"{question} Nothing was done: there is no terminal to answer on; add --yes to do it")
     sys.stdout.flush()
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)  # noqa: T201 - an open line
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Declined("nothing was done")
 

@@ -25,7 +25,13 @@ from tools.admin.config import config_app, title
 from tools.common.options import (
     complete_broker,
 )
-from tools.common.output import UsageError, counted, note, print_json
+from tools.common.output import (
+    UsageError,
+    counted,
+    note,
+    print_json,
+    print_line,
+)
 
 app = typer.Typer(
     name="broker",
@@ -139,7 +145,7 @@ def status(
         )
     else:
         for number, one in enumerate(found):
-            print(("\n" if number else "") + title(one.member))
+            print_line(("\n" if number else "") + title(one.member))
             show_facts(dict(sorted(one.runtime.items())), as_json=False)
     tell_skipped(admin)
 
@@ -308,6 +314,6 @@ def name_servers(
         print_json([{"address": address, "config": config} for address, config in found.items()])
     else:
         for number, (address, config) in enumerate(found.items()):
-            print(("\n" if number else "") + f"== {address}")
+            print_line(("\n" if number else "") + f"== {address}")
             for key, value in config.items():
-                print(f"{key}={value}")
+                print_line(f"{key}={value}")

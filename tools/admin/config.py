@@ -17,7 +17,13 @@ from ropewalk.client.admin.results import BrokerMember
 from ropewalk.client.blocking.admin import Admin
 from tools.admin.base import Cluster, Sheet, Yes, command, confirm, tell_skipped
 from tools.common.options import complete_broker
-from tools.common.output import UsageError, note, parse_pairs, print_json
+from tools.common.output import (
+    UsageError,
+    note,
+    parse_pairs,
+    print_json,
+    print_line,
+)
 
 config_app = typer.Typer(
     name="config", no_args_is_help=True, rich_markup_mode="markdown", help="A broker's settings."
@@ -86,9 +92,9 @@ def config_get(
         )
     else:
         for number, (member, settings) in enumerate(chosen.items()):
-            print(("\n" if number else "") + title(member))
+            print_line(("\n" if number else "") + title(member))
             for key, value in settings.items():
-                print(f"{key}={value}")
+                print_line(f"{key}={value}")
     tell_skipped(admin)
 
 

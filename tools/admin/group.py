@@ -36,7 +36,15 @@ from tools.admin.progress import Drawings, Interval, Watch, draw, queue_sheet
 from tools.common.options import (
     complete_group,
 )
-from tools.common.output import FAILED, UsageError, counted, note, print_json, print_table
+from tools.common.output import (
+    FAILED,
+    UsageError,
+    counted,
+    note,
+    print_json,
+    print_line,
+    print_table,
+)
 from tools.messages.consume import Start, parse_start
 
 app = typer.Typer(
@@ -177,7 +185,7 @@ def show(
         show_facts({key: value for key, value in facts.items() if value is not None}, as_json=False)
         for sheet in (settings, clients):
             if sheet.rows:
-                print()
+                print_line()
                 print_table(sheet.headings, sheet.cells)
     tell_skipped(admin)
 
@@ -392,7 +400,7 @@ def delete(
         ]
         done.append({"group": group, "brokers": where})
         if not as_json:
-            print(f"{group} deleted at {', '.join(where)}")
+            print_line(f"{group} deleted at {', '.join(where)}")
     if as_json:
         print_json(done)
 

@@ -42,7 +42,13 @@ from tools.common.options import (
     check_seconds,
     complete_broker,
 )
-from tools.common.output import UsageError, counted, note, print_json
+from tools.common.output import (
+    UsageError,
+    counted,
+    note,
+    print_json,
+    print_line,
+)
 
 app = typer.Typer(
     name="ha",
@@ -190,7 +196,7 @@ def show_report(report: Report, *, as_json: bool) -> None:
         return
     gap = f"no message was taken for {report.gap_ms:.0f} ms" if report.gap_ms is not None else ""
     told = gap or f"promoted {report.took_ms:.0f} ms after the command began to ask"
-    print(f"{report.broker}: {report.new_master} is the master of epoch {report.epoch}; {told}")
+    print_line(f"{report.broker}: {report.new_master} is the master of epoch {report.epoch}; {told}")
 
 
 def _hand_over(
@@ -351,7 +357,7 @@ def forget(
         if as_json:
             print_json({"broker": broker, "forgotten": slave_id, "slaves": member_status.policy.slaves})
         else:
-            print(f"{broker}: slave {slave_id} is forgotten; on the roll: {slaves or 'none'}")
+            print_line(f"{broker}: slave {slave_id} is forgotten; on the roll: {slaves or 'none'}")
 
 
 # -- watch ----------------------------------------------------------------------------------------------
@@ -431,7 +437,7 @@ def watch(
         if as_json:
             print_json({"timeMs": time.time_ns() // 1_000_000, "broker": name, "event": news})
         else:
-            print(f"{name}: {news}", flush=True)
+            print_line(f"{name}: {news}", flush=True)
 
     with _operator(name_server, timeout, as_json=as_json) as (admin, members), Interrupts() as interrupts:
         known: dict[str, Group] = {}

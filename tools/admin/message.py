@@ -42,7 +42,15 @@ from tools.common.options import (
     NameServers,
     Timeout,
 )
-from tools.common.output import FAILED, UsageError, counted, note, parse_pairs, print_json
+from tools.common.output import (
+    FAILED,
+    UsageError,
+    counted,
+    note,
+    parse_pairs,
+    print_json,
+    print_line,
+)
 from tools.messages.consume import parse_moment, received_json, shortened
 from tools.messages.delay import parse_delay, tables_of
 from tools.messages.input import Stamp, check_properties
@@ -142,7 +150,7 @@ def _show_one(message: ReceivedMessage, tracks: tuple[MessageTrack, ...] | None,
     }
     show_facts({key: value for key, value in facts.items() if value not in (None, "")}, as_json=False)
     if tracks:
-        print()
+        print_line()
         Sheet(
             (
                 ("group", "group"),

@@ -14,10 +14,18 @@ from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.names import RETRY_PREFIX
+from ropewalk.format.printable import printable
 from tools.admin.base import Moment, Sheet, tell_skipped
 from tools.common.interrupts import Interrupts
 from tools.common.options import check_seconds
-from tools.common.output import INTERRUPTED, fit_table, note, print_json, row_lines
+from tools.common.output import (
+    INTERRUPTED,
+    fit_table,
+    note,
+    print_json,
+    print_line,
+    row_lines,
+)
 
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Draw it again and again, until Ctrl-C.")]
 Interval = Annotated[
@@ -147,7 +155,7 @@ def _draw_lines(
         if as_json:
             print_json({"time": time.time_ns() // 1_000_000, "rows": sheet.as_json()})
         else:
-            print(f"-- {Moment(time.time_ns() // 1_000_000)}")
+            print_line(f"-- {Moment(time.time_ns() // 1_000_000)}")
             sheet.show(as_json=False, nothing=nothing)
             sys.stdout.flush()
         drawn += 1
@@ -168,7 +176,7 @@ def _redraw(
                 sheet = look()
                 trouble = ""
             except (Unreachable, OutcomeUnknown) as exc:
-                trouble = f"{exc}; trying again"
+                trouble = printable(f"{exc}; trying again")
             moment = Moment(time.time_ns() // 1_000_000)
             lines = [Text(f"{title}   {moment}   every {interval:g} s, Ctrl-C ends", style="dim")]
             if trouble:

@@ -12,7 +12,10 @@ from ropewalk.client.admin.results import BrokerMember, SinkStatus
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.errors import Rejected, TryLater
 from tools.admin.base import Cluster, Moment, Sheet, Yes, command, confirm, tell_skipped
-from tools.common.output import print_json
+from tools.common.output import (
+    print_json,
+    print_line,
+)
 
 app = typer.Typer(
     name="sink",
@@ -102,4 +105,4 @@ def forget_sink(
     if as_json:
         print_json([member.broker_name for member in done])
     else:
-        print(f"{sink} is forgotten at {', '.join(member.broker_name for member in done)}")
+        print_line(f"{sink} is forgotten at {', '.join(member.broker_name for member in done)}")

@@ -25,7 +25,15 @@ from tools.admin.base import (
 from tools.common.options import (
     complete_topic,
 )
-from tools.common.output import UsageError, counted, note, parse_pairs, print_json, print_table
+from tools.common.output import (
+    UsageError,
+    counted,
+    note,
+    parse_pairs,
+    print_json,
+    print_line,
+    print_table,
+)
 
 app = typer.Typer(
     name="topic",
@@ -175,9 +183,9 @@ def show_topic(
             },
             as_json=False,
         )
-        print()
+        print_line()
         print_table(at_brokers.headings, at_brokers.cells)
-        print()
+        print_line()
         print_table(queues.headings, queues.cells)
     tell_skipped(admin)
 
@@ -257,7 +265,7 @@ def create(
     if as_json:
         print_json({"topic": topic, "queues": queues, "permission": permission_text(bits), "brokers": where})
     else:
-        print(f"{topic}: {counted(queues, 'queue')} at {', '.join(where)}")
+        print_line(f"{topic}: {counted(queues, 'queue')} at {', '.join(where)}")
 
 
 @command(app, "update")
@@ -376,6 +384,6 @@ def delete(
         where = [member.broker_name for member in admin.delete_topic(topic, cluster=cluster)]
         done.append({"topic": topic, "messages": counts[topic], "brokers": where})
         if not as_json:
-            print(f"{topic} deleted at {', '.join(where)}")
+            print_line(f"{topic} deleted at {', '.join(where)}")
     if as_json:
         print_json(done)

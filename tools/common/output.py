@@ -5,6 +5,9 @@ A result is a line, a table, or with `--json` one JSON document. Notes, progress
 standard error, so that a pipe carries results only. With `--json` an error is JSON as well:
 `{"error": ..., "hint": ...}`.
 
+Names, remarks and reasons come from peers, so control characters in any text are printed as escapes. Commands print by
+`print_line` and `print_table`, and not by `print` (a rule of the linter).
+
 Exit codes: 0 done, 1 it failed or was done in part (`ropewalk kv`: there is no such value, or another one, and 2 where
 it failed), 2 it could not even be tried (wrong use, unreadable input), 130 stopped by Ctrl-C, 141 whoever read the
 output had seen enough. Expected errors end in a sentence and what to do next, never in a traceback; an exception that
@@ -16,6 +19,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +35,7 @@ from ropewalk.client.core.connection import NoMaster, Unreachable
 from ropewalk.client.core.routes import NOBODY_CREATES_IT
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, RemoteProtocolError, RopewalkError, TryElsewhere, TryLater
+from ropewalk.format.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -117,11 +122,30 @@ def telling(done: Callable[[], str]) -> Iterator[None]:
         raise
 
 
+def print_line(text: str = "", *, flush: bool = False) -> None:
+    """Print a line, or several, with an escape for each control character of names and remarks in it."""
+    print(printable(text, keep="\n\t"), flush=flush)
+
+
 def print_json(value: Any) -> None:
     """Print a JSON document on one line, in UTF-8 under every locale."""
     sys.stdout.flush()
-    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+    sys.stdout.buffer.write(json_line(value))
     sys.stdout.buffer.flush()
+
+
+def json_line(value: Any) -> bytes:
+    """Return a JSON document and the end of its line, with escapes for the characters that act on a terminal."""
+    text = msgspec.json.encode(value).decode()
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else _json_escape(char) for char in text)
+    return text.encode() + b"\n"
+
+
+def _json_escape(char: str) -> str:
+    """Return the escape of a character inside a JSON string; JSON's own signs are printable, and never come here."""
+    units = char.encode("utf-16-be")
+    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))
 
 
 class ShortenedText(str):
@@ -140,7 +164,7 @@ class ShortenedText(str):
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table for people; on a terminal too narrow for it, one row after the other, a line for each cell.
 
-    Cells are printed as they are: a topic name cannot switch colours on.
+    Cells are printed as they are, with escapes for control characters: a topic name cannot switch colours on.
     """
     from rich.console import Console
 
@@ -148,9 +172,17 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     console = Console(width=None if sys.stdout.isatty() else UNFOLDED)
     table = fit_table(console, columns, rows)
     if table is None:
-        print("\n".join(row_lines(columns, rows)))
+        print_line("\n".join(row_lines(columns, rows)))
     else:
         console.print(table)
+
+
+def _shown(cell: object) -> object:
+    """Return a cell with escapes for its control characters; numbers and empty cells stay as they are."""
+    if cell is None or isinstance(cell, (int, float)):
+        return cell
+    text = printable(str(cell))
+    return ShortenedText(text, printable(cell.short)) if isinstance(cell, ShortenedText) else text
 
 
 def fit_table(
@@ -165,6 +197,7 @@ def fit_table(
     from rich.console import Group
     from rich.text import Text
 
+    rows = [[_shown(cell) for cell in row] for row in rows]
     table = make_table(columns, rows)
     if console.width >= UNFOLDED:
         return table
@@ -225,7 +258,7 @@ def row_lines(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Itera
             yield ""
         for column, cell in zip(columns, row, strict=True):
             if cell not in (None, ""):
-                yield f"{column:<{width}}  {cell}"
+                yield f"{column:<{width}}  {_shown(cell)}"
 
 
 def make_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
@@ -246,16 +279,20 @@ def make_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Tabl
 
 
 def note(text: str) -> None:
-    """Something to know that is not a result."""
+    """Print something to know that is not a result.
+
+    A second line is indented: what a peer's name or remark makes one of cannot pass for a note of its own.
+    """
+    lines = re.sub(r"\n(?=\S)", "\n  ", printable(text, keep="\n\t"))
     with suppress(OSError):  # who cannot be told is still served
-        print(text, file=sys.stderr, flush=True)
+        print(lines, file=sys.stderr, flush=True)
 
 
 def report_error(text: str, hint: str | None = None, *, as_json: bool = False) -> None:
     """Print an error with its remedy."""
     if as_json:
         document = {"error": text} | ({"hint": hint} if hint else {})
-        note(msgspec.json.encode(document).decode())
+        note(json_line(document).decode().rstrip("\n"))
     else:
         note(f"error: {text}" + (f"\n  {hint}" if hint else ""))
 

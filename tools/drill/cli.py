@@ -31,6 +31,7 @@ from tools.common.output import (
     note,
     parse_pairs,
     print_json,
+    print_line,
     print_table,
     report_error,
 )
@@ -247,7 +248,7 @@ def _run_all(
     without_verdict = 0
     for drill in drills:
         if results and not as_json:
-            print()
+            print_line()
         try:
             with ProgressLine(f"drill {drill.name}", int(options.seconds * 10)) as line:
                 result = trio.run(_interruptible, drill, options, _Line(line), live)
@@ -265,7 +266,7 @@ def _run_all(
             print_json(msgspec.to_builtins(result))
         else:
             for text in report_text.lines(result):
-                print(text)
+                print_line(text)
             if result.folder:
                 note(f"files: {result.folder}")
     if report is not None and results:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
+from ropewalk.format.printable import printable
 from tools.common.options import Json, NameServers, check_seconds, complete_broker
 from tools.common.output import FAILED, OK, UsageError, expected_errors, note, print_json, print_table
 
@@ -115,7 +116,7 @@ def get(
     elif value is None:
         note(f"{key} has no value")
     else:
-        sys.stdout.buffer.write(value + b"\n")
+        sys.stdout.buffer.write((_text(value).encode() if sys.stdout.isatty() else value) + b"\n")
     raise typer.Exit(FAILED if value is None else OK)
 
 
@@ -339,7 +340,7 @@ def status(
 
 
 def _text(value: bytes) -> str:
-    return value.decode(errors="backslashreplace")
+    return printable(value.decode(errors="backslashreplace"), keep="\n\t")
 
 
 def _shown(value: bytes | None) -> dict[str, str | None]:

@@ -27,6 +27,7 @@ from tools.common.output import (
     note,
     parse_pairs,
     print_json,
+    print_line,
     print_table,
     report_error,
     telling,
@@ -229,7 +230,9 @@ def produce(
             print_json(report.as_json() | about_input)
         else:
             for row in (row for result in report.results or () for row in result_rows(result)):
-                print("{status} {broker} queue {queueId} offset {queueOffset} msgId {msgId}".format_map(row))
+                print_line(
+                    "{status} {broker} queue {queueId} offset {queueOffset} msgId {msgId}".format_map(row)
+                )
     if not as_json:
         if lines is not None or report.interrupted or not report.complete:
             note(summary(report))
@@ -472,7 +475,7 @@ def pull(
             if result.max_offset > result.min_offset
             else "is empty"
         )
-        print(
+        print_line(
             f"{result.status.name}: {counted(len(result.records))}, next offset {result.next_offset}; "
             f"{chosen[0].broker_name} queue {queue} {held}"
         )

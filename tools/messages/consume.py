@@ -30,8 +30,6 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
-import msgspec
-
 from ropewalk.client.blocking.connection import receive_any
 from ropewalk.client.blocking.simple import Client, NoNameServer, PendingPull, PullResult, PullStatus
 from ropewalk.client.core.backoff import STANDSTILL, Standstill
@@ -45,10 +43,11 @@ from ropewalk.client.core.routes import Queue
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RemoteProtocolError, TryElsewhere, TryLater, error_for
 from ropewalk.filter.sql92 import SqlSyntaxError, compile_filter
+from ropewalk.format.printable import printable
 from ropewalk.format.properties import P
 from ropewalk.format.record import Record
 from tools.common.interrupts import Interrupts
-from tools.common.output import UsageError, counted, note
+from tools.common.output import UsageError, counted, json_line, note
 from tools.messages.produce import choose_queues, near_topics
 
 PULL_COUNT = 256
@@ -493,23 +492,23 @@ class Form:
     def record(self, source: TopicQueue, record: Record) -> bytes:
         """Return a message as it is stored."""
         if self.name == "json":
-            return msgspec.json.encode(message_json(source.queue, record)) + b"\n"
+            return json_line(message_json(source.queue, record))
         body, trouble = decompress_body(record.sys_flag, record.body)
         return self._line(source.topic, record.msg_id, body, trouble)
 
     def received(self, message: ReceivedMessage) -> bytes:
         """Return a message as a consumer met it."""
         if self.name == "json":
-            return msgspec.json.encode(received_json(message)) + b"\n"
+            return json_line(received_json(message))
         return self._line(message.topic, message.message_id, message.body, message.note)
 
     def _line(self, topic: str, message_id: str, body: bytes, trouble: str | None) -> bytes:
         if trouble:
             note(f"{message_id}: {trouble}")
-        head = f"{topic}\t".encode() if self.with_topic else b""
+        head = f"{printable(topic)}\t".encode() if self.with_topic else b""
         if self.name == "hex":
             return head + body.hex().encode() + b"\n"
-        return head + (printable(body).encode() if self.to_terminal else body) + b"\n"
+        return head + (body_text(body).encode() if self.to_terminal else body) + b"\n"
 
 
 def parse_form(text: str) -> str:
@@ -519,12 +518,9 @@ def parse_form(text: str) -> str:
     return text
 
 
-def printable(body: bytes) -> str:
+def body_text(body: bytes) -> str:
     """Return a body that cannot move the cursor, change colours or ring the bell of a terminal."""
-    text = body.decode(errors="backslashreplace")
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+    return printable(body.decode(errors="backslashreplace"), keep="\n\t")
 
 
 PULL_COLUMNS = ("offset", "msgId", "tags", "keys", "stored", "body")
@@ -560,7 +556,7 @@ def pull_rows(result: PullResult, body_width: int = 60) -> list[tuple[object, ..
 
 def shortened(body: bytes, width: int) -> str:
     """Return the beginning of a body, on one line."""
-    text = printable(body[: width * 4]).replace("\n", "\\n").replace("\t", "\\t")
+    text = body_text(body[: width * 4]).replace("\n", "\\n").replace("\t", "\\t")
     return text if len(text) <= width and len(body) <= width * 4 else text[: width - 1] + "…"
 
 

@@ -22,6 +22,7 @@ from tools.common.output import (
     note,
     parse_pairs,
     print_json,
+    print_line,
     print_table,
 )
 
@@ -268,10 +269,10 @@ def finish(report: Report, as_json: bool, html: Path | None) -> None:
     if as_json:
         print_json(report.document())
     else:
-        print(report.title)
+        print_line(report.title)
         for table in report.tables:
             if table.rows:
-                print(f"\n{table.title}")
+                print_line(f"\n{table.title}")
                 print_table(
                     table.columns, [tuple("" if cell is None else cell for cell in row) for row in table.rows]
                 )

@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from ropewalk.client.core.produce.bodies import decompress_body
+from ropewalk.format.printable import printable
 from ropewalk.format.properties import P
 from ropewalk.format.record import Record
 from store.offline.reader import Damage, UnreadableStore, find_log_files, read_log
@@ -30,8 +30,10 @@ from tools.common.output import (
     counted,
     expected_errors,
     fail,
+    json_line,
     note,
     print_json,
+    print_line,
     print_table,
     telling,
 )
@@ -74,7 +76,7 @@ def dump(
         try:
             damages = dump_log(
                 directory,
-                json_line if as_json else text_line,
+                record_line if as_json else text_line,
                 interrupts,
                 topic=topic,
                 from_offset=from_offset,
@@ -148,8 +150,8 @@ def record_json(record: Record) -> dict[str, Any]:
     }
 
 
-def json_line(record: Record) -> bytes:
-    return msgspec.json.encode(record_json(record)) + b"\n"
+def record_line(record: Record) -> bytes:
+    return json_line(record_json(record))
 
 
 def text_line(record: Record) -> bytes:
@@ -158,11 +160,11 @@ def text_line(record: Record) -> bytes:
     labels = "".join(
         f" {name.lower()}={record.properties[name]}" for name in (P.TAGS, P.KEYS) if name in record.properties
     )
-    return (
+    line = (
         f"{record.offset:>12} {record.size:>7}  {time_text(record.store_timestamp)}  "
-        f"{record.topic} queue {record.queue_id} offset {record.queue_offset}{labels}  "
-        f"{shortened(body, 60)}\n"
-    ).encode()
+        f"{record.topic} queue {record.queue_id} offset {record.queue_offset}{labels}  {shortened(body, 60)}"
+    )
+    return printable(line).encode() + b"\n"
 
 
 Directory = Annotated[
@@ -201,9 +203,9 @@ def verify(directory: Directory, config: ConfigFile = None, as_json: Json = Fals
     else:
         for found in findings:
             place = f" at {found.place}" if found.place else ""
-            print(f"{'damage' if found.damage else 'note'}: {found.path}{place}: {found.text}")
+            print_line(f"{'damage' if found.damage else 'note'}: {found.path}{place}: {found.text}")
             if found.advice:
-                print(f"  {found.advice}")
+                print_line(f"  {found.advice}")
         looked = verification.counts
         regions = (
             f", and of the key-value store at {counted(looked.region_entries, 'record')} and "
@@ -211,7 +213,7 @@ def verify(directory: Directory, config: ConfigFile = None, as_json: Json = Fals
             if looked.regions
             else ""
         )
-        print(
+        print_line(
             f"{counted(damages, 'damaged place')}; looked at {counted(looked.records, 'record')} in "
             f"{counted(looked.segments, 'segment')}, {counted(looked.queues, 'queue')}, "
             f"{counted(looked.items, 'index item')} and {counted(looked.blocks, 'checksum')}{regions}"
@@ -250,7 +252,7 @@ def recover(
     else:
         applied = apply and outcome.refusal is None
         for line in store_care.outcome_lines(layout, outcome, other, applied=applied):
-            print(line)
+            print_line(line)
     raise typer.Exit(OK if outcome.refusal is None else FAILED)
 
 
@@ -299,14 +301,14 @@ def repair(
         print_json({"directory": str(target.root)} | asdict(done))
     else:
         for line in done.taken:
-            print(f"restored: {line}")
+            print_line(f"restored: {line}")
         for line in done.lost:
-            print(f"lost: {line}")
+            print_line(f"lost: {line}")
         for line in done.cut:
-            print(f"given up: {line}")
+            print_line(f"given up: {line}")
         if done.rebuilt:
             index = " and the index" if target.index is not None else ""
-            print(
+            print_line(
                 f"{target.root} is whole: the log ends at offset {done.end}, and "
                 f"{counted(done.queues, 'queue')}{index} were built from {counted(done.records, 'record')}"
             )
@@ -333,9 +335,9 @@ def info(directory: Directory, config: ConfigFile = None, as_json: Json = False)
     if document["inUse"]:
         note("a broker has this store open: what is shown may be older than what it serves")
     for name, text in store_care.info_facts(document):
-        print(f"{name:<15} {text}")
+        print_line(f"{name:<15} {text}")
     if document["topics"]:
-        print()
+        print_line()
         print_table(
             ("topic", "queue", "from", "to", "last stored", "problem"),
             [

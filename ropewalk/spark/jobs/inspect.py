@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ropewalk.errors import RopewalkError
+from ropewalk.format.printable import printable
 from ropewalk.spark.jobs.common.report import Cell, Report, Table
 from ropewalk.spark.jobs.common.tasks import Tasks
 from ropewalk.spark.jobs.export.lake import read_lake
@@ -82,10 +83,7 @@ def tail_report(what: str, rows: Sequence[dict[str, Any]]) -> Report:
 
 def _cell(value: Any) -> Cell:
     if isinstance(value, bytes):
-        text = value.decode("utf-8", "backslashreplace")
-        text = "".join(
-            char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-        )
+        text = printable(value.decode("utf-8", "backslashreplace"))
         return text if len(text) <= _BODY_MAX else f"{text[: _BODY_MAX - 1]}…"
     if hasattr(value, "isoformat"):
         return str(value.isoformat(timespec="milliseconds")).replace("+00:00", "Z")

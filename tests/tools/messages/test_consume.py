@@ -15,7 +15,7 @@ from tests.ropewalk.client.fake_cluster import BROKER_NAME, FakeCluster
 from tests.support.waiting import until
 from tests.tools.conftest import RunCommand, command_environment, command_line
 from tools.common.output import UsageError
-from tools.messages.consume import Start, parse_start, printable, shortened, time_text
+from tools.messages.consume import Start, body_text, parse_start, shortened, time_text
 
 
 def fill(cluster: FakeCluster, count: int = 10, topic: str = "T", queue_count: int = 4) -> None:
@@ -426,8 +426,8 @@ def test_pull_beyond_the_end_says_where_the_queue_is(ropewalk: RunCommand, clust
 
 
 def test_a_body_cannot_play_tricks_on_a_terminal() -> None:
-    assert printable(b"a\x1b[31mred\x07\ttab\nline") == "a\\x1b[31mred\\x07\ttab\nline"
-    assert printable(b"\xff ok") == "\\xff ok"
+    assert body_text(b"a\x1b[31mred\x07\ttab\nline") == "a\\x1b[31mred\\x07\ttab\nline"
+    assert body_text(b"\xff ok") == "\\xff ok"
 
 
 def test_a_long_body_is_shortened_on_one_line() -> None:

@@ -15,7 +15,11 @@ from ropewalk.client.admin.results import LedgerMembers, LedgerPeerStatus, Ledge
 from ropewalk.client.blocking.admin import Admin
 from tools.admin.base import Sheet, command, tell_skipped
 from tools.common.options import complete_broker
-from tools.common.output import UsageError, print_json
+from tools.common.output import (
+    UsageError,
+    print_json,
+    print_line,
+)
 
 __all__ = ["SomeBroker", "app", "one_group", "status_rows"]
 
@@ -62,7 +66,7 @@ def status(admin: Admin, broker: SomeBroker = None, *, as_json: bool) -> None:
         Sheet(COLUMNS, [(*row[:-1], _cut(str(row[-1]))) for row in rows]).show(as_json=False, nothing=nothing)
         long = [row for row in rows if len(str(row[-1])) > _STATE_WIDTH]
         for number, row in enumerate(long):
-            print(f"{'' if number else chr(10)}{row[1]}: {row[-1]}")
+            print_line(f"{'' if number else chr(10)}{row[1]}: {row[-1]}")
     tell_skipped(admin)
 
 
@@ -83,7 +87,7 @@ def transfer(
     if as_json:
         print_json({"broker": name, "leader": leader})
     else:
-        print(f"{leader} leads {name}")
+        print_line(f"{leader} leads {name}")
 
 
 @command(app, "readmit")
@@ -107,9 +111,9 @@ def readmit(
     else:
         let_in = sorted(other for other, why in answers.items() if not why)
         if let_in:
-            print(f"{', '.join(let_in)} let {member} in")
+            print_line(f"{', '.join(let_in)} let {member} in")
         for _other, why in refused:
-            print(why)
+            print_line(why)
     if refused:
         raise typer.Exit(1)
 
@@ -126,7 +130,9 @@ def snapshot(admin: Admin, broker: SomeBroker = None, *, as_json: bool) -> None:
         print_json({"broker": name, "snapshots": found})
         return
     for member, index in sorted(found.items()):
-        print(f"{member} has a snapshot through entry {index}" if index >= 0 else f"{member} has no snapshot")
+        print_line(
+            f"{member} has a snapshot through entry {index}" if index >= 0 else f"{member} has no snapshot"
+        )
 
 
 def one_group(admin: Admin, broker: str | None) -> tuple[str, tuple[LedgerStatus, ...]]:

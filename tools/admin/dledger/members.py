@@ -20,7 +20,12 @@ from ropewalk.errors import Rejected
 from tools.admin.base import Yes, command, confirm
 from tools.admin.dledger.group import SomeBroker, app, one_group
 from tools.common.options import check_seconds
-from tools.common.output import UsageError, note, print_json
+from tools.common.output import (
+    UsageError,
+    note,
+    print_json,
+    print_line,
+)
 
 __all__ = ["app", "split_member"]
 
@@ -125,7 +130,7 @@ def remove(
     members = admin.change_members(name, "remove", member, wait_s=wait, told=_quiet if as_json else note)
     _show(name, f"{member} is removed", members, as_json=as_json)
     if not as_json:
-        print(f"stop the process of {member}, if it still runs: it hears of nothing new")
+        print_line(f"stop the process of {member}, if it still runs: it hears of nothing new")
 
 
 @command(app, "force")
@@ -143,7 +148,7 @@ def force(
     if as_json:
         print_json({"broker": name, "member": member})
     else:
-        print(
+        print_line(
             f"{member} goes on alone: `ropewalk admin dledger add` takes in others that begin with empty stores"
         )
 
@@ -165,7 +170,7 @@ def trust(
     if as_json:
         print_json({"broker": name, "member": member})
     else:
-        print(f"the log of {member} counts as it is: it ends with entry {chosen.end}")
+        print_line(f"the log of {member} counts as it is: it ends with entry {chosen.end}")
 
 
 def _answering(
@@ -235,7 +240,7 @@ def _show(name: str, done: str, members: LedgerMembers, *, as_json: bool) -> Non
     if count % 2 == 0:
         survived = (count - 1) // 2
         note(f"{count} voters survive the loss of {survived}, as {count - 1} do: an odd number is better")
-    print(f"{done}; the voters of {name} are {_ids(members.voters)}")
+    print_line(f"{done}; the voters of {name} are {_ids(members.voters)}")
 
 
 def _ids(members: Iterable[str]) -> str:
