@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from ropewalk.codes import ResponseCode, response_name
-from ropewalk.format.printable import printable
+from ropewalk.printable import printable
 
 
 class RopewalkError(Exception):

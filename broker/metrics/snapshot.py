@@ -24,6 +24,7 @@ from typing import Final, TypeAlias, TypeVar
 import structlog
 
 from broker.context import BrokerContext
+from broker.settings.exposure import exposures
 from store.io.durations import Durations
 
 log = structlog.get_logger("broker.metrics")
@@ -96,7 +97,7 @@ class Pulse:
     unready: tuple[str, ...]
     """Why messages are not taken at the moment, a sentence each; empty: they are."""
     notes: tuple[str, ...] = ()
-    """Remarks about the group, for people."""
+    """Remarks about the group and about what strangers can do, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,9 @@ class Metrics:
         if now < self._next_ms:
             return
         self._next_ms = now + PERIOD_MS
-        self.pulse = Pulse(now, self._broker.unready(), self._broker.ha_status.notes)
+        status = self._broker.ha_status
+        exposed = exposures(self._broker.config, has_members=status.has_members)
+        self.pulse = Pulse(now, self._broker.unready(), (*status.notes, *exposed))
         wanted = self.wanted
         if wanted > (self.census.number if self.census is not None else 0):
             try:

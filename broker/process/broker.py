@@ -41,6 +41,7 @@ from broker.remoting.session import Handlers, Session
 from broker.remoting.shell import Shell
 from broker.replication.group_member import LogCut, LogReplaced, OwnGroup
 from broker.settings.config import BrokerConfig
+from broker.settings.exposure import exposures
 from broker.web.server import MetricsServer
 from ropewalk.client.core.ids import ip_of
 from store.io.disk import Disk, DiskFull
@@ -288,6 +289,9 @@ class BrokerProcess:
     async def _announce(self, started: float) -> None:
         with trio.move_on_after(_SETTLE_S):
             await self.broker.group.settle()
+        has_members = self.broker.context.ha_status.has_members
+        for finding in exposures(self.config, has_members=has_members):
+            log.warning("exposed", finding=finding)
         took_s = time.monotonic() - started
         silent = await silent_among(self.config.namesrv_addr)
         line = ready_line(

@@ -18,6 +18,8 @@ import structlog
 
 import ropewalk
 from broker.process.logs import configure_logs
+from broker.settings.config import umask_text
+from broker.settings.keys import KEYS
 from ropewalk.errors import RopewalkError
 
 log = structlog.get_logger("broker.process")
@@ -25,6 +27,7 @@ log = structlog.get_logger("broker.process")
 _STORE_FILES = 1024
 _CONNECTIONS_MAX = 1_000_000
 _DESCRIPTORS_MIN = 128
+_NAMED_MAX = 3
 
 
 class StartFailed(RopewalkError):
@@ -72,6 +75,50 @@ def refuse_unfit_interpreter() -> None:
         raise StartFailed(
             "started with -O, which strips the checks that keep the log honest: start without it"
         )
+
+
+def restrict_files(umask: int) -> None:
+    """Have the files that this process and its children make lack these permissions. Call before any is made."""
+    os.umask(umask)
+
+
+def umask_of_environment() -> int:
+    """Return the umask of a command that has no configuration file. Raises `StartFailed`."""
+    text = os.environ.get("ROPEWALK_UMASK") or str(KEYS["ropewalkUmask"].default)
+    try:
+        return int(umask_text(text), 8)
+    except ValueError as exc:
+        raise StartFailed(f"ROPEWALK_UMASK={text}: {exc}") from exc
+
+
+def readable_store(root: Path, umask: int) -> str | None:
+    """Return in words that other users of this machine can read a store that should be its owner's, or None.
+
+    A store that an older version made is readable for everybody; files made since then are not. Blocks for a moment.
+    """
+    try:
+        if not root.stat().st_mode & umask:
+            return None
+        loose = [entry.name for entry in sorted(root.iterdir()) if entry.stat().st_mode & umask]
+    except OSError:
+        return None  # a start says what is wrong with a folder that cannot be read
+    if not loose:
+        return None
+    return (
+        f"other users of this machine can read {', '.join(loose[:_NAMED_MAX])} in {root}: "
+        f"`chmod -R {_removed(umask)} {root}`, or set ropewalkUmask to let them in"
+    )
+
+
+def _removed(umask: int) -> str:
+    """Return the argument of `chmod` that takes away what a umask does."""
+    letters = ((0o4, "r"), (0o2, "w"), (0o1, "x"))
+    groups = ((3, "g"), (0, "o"))
+    return ",".join(
+        f"{who}-" + "".join(letter for bit, letter in letters if umask >> shift & bit)
+        for shift, who in groups
+        if umask >> shift & 0o7
+    )
 
 
 def raise_file_limit() -> None:

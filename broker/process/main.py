@@ -20,8 +20,10 @@ from broker.process.launch import (
     StartFailed,
     open_log,
     raise_file_limit,
+    readable_store,
     refuse_few_descriptors,
     refuse_unfit_interpreter,
+    restrict_files,
 )
 from broker.process.options import BrokerOptions
 from broker.process.stop_signals import ignore_stop_signals
@@ -69,11 +71,14 @@ def run_broker(options: BrokerOptions) -> None:
         if options.print_config:
             print_config(config, as_json=options.json)
             return
+        restrict_files(config.file_mode_mask)
         open_log(config.log_level, config.log_format, config.log_file)
         for warning in config.warnings:
             log.warning("configuration", finding=warning)
         raise_file_limit()
         refuse_few_descriptors()
+        if (finding := readable_store(config.store_path_root_dir, config.file_mode_mask)) is not None:
+            log.warning("exposed", finding=finding)
         process = BrokerProcess(config, options)
         process.start()
         # What exists now lives as long as the process: the collector need not look at it again, and a turn makes

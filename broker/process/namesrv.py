@@ -16,6 +16,8 @@ from broker.process.launch import (
     open_log,
     raise_file_limit,
     refuse_unfit_interpreter,
+    restrict_files,
+    umask_of_environment,
     way_out,
 )
 from broker.process.options import NamesrvOptions
@@ -90,6 +92,7 @@ class NamesrvProcess:
 def run_namesrv(options: NamesrvOptions) -> None:
     """Run a name server in the foreground."""
     refuse_unfit_interpreter()
+    restrict_files(umask_of_environment())
     open_log(options.log_level, options.log_format, options.log_file)
     raise_file_limit()
     process = NamesrvProcess()

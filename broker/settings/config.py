@@ -141,6 +141,8 @@ class BrokerConfig:
     kv_memory_max: int
     ropewalk_secret: str
     """The secret that the members of a group prove to each other to know; empty asks for no proof."""
+    ropewalk_open_group: bool
+    """Whether the start and `/readyz` say nothing of a group that has no secret."""
     ropewalk_master_address: str
     """The master's remoting address, where no name server tells it."""
     ha_sync_from_last_file: bool
@@ -237,6 +239,8 @@ class BrokerConfig:
     log_format: str
     log_file: Path | None
     """None: standard error."""
+    ropewalk_umask: str
+    """Octal digits; `file_mode_mask` is their number."""
     namesrv_port: int
 
     warnings: tuple[str, ...] = ()
@@ -244,6 +248,11 @@ class BrokerConfig:
     """Every known key with its value as a file would hold it."""
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Where the keys that were set come from."""
+
+    @property
+    def file_mode_mask(self) -> int:
+        """The umask of this process: which permissions the files that it makes do not have."""
+        return int(self.ropewalk_umask, 8)
 
     def origin(self, key: str) -> str:
         """Return the origin of a key's value. Raises KeyError for a key that does not exist."""
@@ -388,7 +397,8 @@ def keep_settings(path: Path, changes: Mapping[str, str]) -> None:
     kept += [f"{name}={value}" for name, value in left.items()]
     temporary = path.with_name(path.name + ".new")
     try:
-        with temporary.open("wb") as file:
+        # Made for its owner alone before anything is in it: the file may hold a secret.
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write("".join(f"{line}\n" for line in kept).encode("utf-8", "surrogateescape"))
             file.flush()
             os.fsync(file.fileno())
@@ -594,6 +604,13 @@ def _hours(text: str) -> str:
     return text
 
 
+def umask_text(text: str) -> str:
+    """Return the octal digits of a umask; raise ValueError unless they are ones that leave the owner its rights."""
+    if not re.fullmatch(r"0?[0-7]{3}", text) or int(text, 8) & 0o700:
+        raise ValueError("must be an octal number such as 077 (owner only) or 027 (the group may read)")
+    return text
+
+
 _READERS: Mapping[str, Callable[[str], Any]] = {
     "brokerClusterName": _name,
     "brokerName": _name,
@@ -618,6 +635,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "storePathDLedgerCommitLog": _directory,
     "raftElectionMs": dledger.election_bounds,
     "ropewalkKvRegions": dledger.region_cuts,
+    "ropewalkUmask": umask_text,
 }
 
 

@@ -102,6 +102,8 @@ haSyncFromLastFile Whether an empty slave gets the newest commit-log file only, 
     there is. Ropewalk's own.
 ropewalkSecret A secret that members of a group prove to each other. Unknown peers are then refused on the
     replication port. Ropewalk's own.
+ropewalkOpenGroup Whether a group without `ropewalkSecret` is meant, because only its members reach it: the start and
+    `/readyz` say nothing of it then. Ropewalk's own.
 ropewalkMasterAddress The master's `HOST:listenPort`, for a slave that has only `haMasterAddress`. Default: that
     port - 1. Ropewalk's own.
 # DLedger mode
@@ -212,4 +214,7 @@ logLevel The least serious events that are logged. Ropewalk's own; also `--log-l
 logFormat Text, JSON, or `auto`: text on a terminal, JSON elsewhere. Ropewalk's own; also `--log-format`.
 logFile A file that lines are appended to, in place of standard error; renaming it starts a new one. Ropewalk's own;
     also `--log-file`.
+# Files
+ropewalkUmask The permissions that files and folders made by the broker do not have, in octal: 077 leaves them to their
+    owner, 027 lets the group read them. Ropewalk's own; `ropewalk namesrv` and `ropewalk store` take ROPEWALK_UMASK.
 """

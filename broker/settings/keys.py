@@ -257,6 +257,7 @@ _HONOURED: Final = (
     _long("kvMemoryMax", 256 * MIB, MIB),
     # What every member of a group has to know; and where a slave that has only haMasterAddress says hello.
     _text("ropewalkSecret", None),
+    _bool("ropewalkOpenGroup", False),
     _text("ropewalkMasterAddress", None),
     # Metrics, from a port of their own (5557; any free one where listenPort is 0); DISABLE is no port at all.
     _text(
@@ -270,6 +271,8 @@ _HONOURED: Final = (
     _text("logLevel", "info", "debug", "info", "warning", "error", "critical"),
     _text("logFormat", "auto", "auto", "text", "json"),
     _text("logFile", None),
+    # What others on the machine may do with the files that this process makes: nothing.
+    _text("ropewalkUmask", "077"),
 )  # fmt: skip
 
 _NO_AUTH = "authentication is not built yet, and without it everybody would be let in"

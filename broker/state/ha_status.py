@@ -56,6 +56,11 @@ class HaStatus:
     notes: tuple[str, ...] = ()
     """Remarks about the group's members, a sentence each; messages are taken all the same."""
 
+    @property
+    def has_members(self) -> bool:
+        """Return whether this broker has, or had, other members in its group."""
+        return bool(self.slaves) or not self.is_master or self.epoch > 0
+
     def runtime_body(self, end_offset: int) -> dict[str, Any]:
         """The body of code 907 for a log that ends at `end_offset`."""
         client = self.master

@@ -32,7 +32,7 @@ import structlog
 
 from broker.metrics.families import trimmed
 from broker.metrics.snapshot import COUNTER, LOOP_WAIT_S, Census, Family, HistogramFamily, LoopBusy, Metrics
-from ropewalk.format.printable import printable
+from ropewalk.printable import printable
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

@@ -202,7 +202,8 @@ def test_a_broker_listens_everywhere_advertises_its_address_and_gets_the_signal(
         port = int(str(ready["broker"]).rpartition(":")[2])
         listening = Path("/proc/net/tcp").read_text()
         assert f" 00000000:{port:04X} 00000000:0000 0A" in listening, "on all addresses"
-        assert health(environment) == (0, "ready")
+        status, page = health(environment)
+        assert (status, page.split("\n")[0]) == (0, "ready") and "no users and no TLS" in page
         assert stop(process) == 0, "the entry is the broker itself by then, and stops in good order"
     status, text = health(environment)
     assert status == 1 and text.startswith("the broker does not answer")

@@ -22,7 +22,7 @@ from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.codes import Permission, ResponseCode
 from ropewalk.errors import Rejected, RopewalkError
-from ropewalk.format.printable import printable
+from ropewalk.printable import printable
 from tools.common.options import (
     Json,
     NameServers,

@@ -14,7 +14,7 @@ from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.names import RETRY_PREFIX
-from ropewalk.format.printable import printable
+from ropewalk.printable import printable
 from tools.admin.base import Moment, Sheet, tell_skipped
 from tools.common.interrupts import Interrupts
 from tools.common.options import check_seconds

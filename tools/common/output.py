@@ -35,7 +35,7 @@ from ropewalk.client.core.connection import NoMaster, Unreachable
 from ropewalk.client.core.routes import NOBODY_CREATES_IT
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, RemoteProtocolError, RopewalkError, TryElsewhere, TryLater
-from ropewalk.format.printable import printable
+from ropewalk.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
-from ropewalk.format.printable import printable
+from ropewalk.printable import printable
 from tools.common.options import Json, NameServers, check_seconds, complete_broker
 from tools.common.output import FAILED, OK, UsageError, expected_errors, note, print_json, print_table
 

@@ -43,9 +43,9 @@ from ropewalk.client.core.routes import Queue
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RemoteProtocolError, TryElsewhere, TryLater, error_for
 from ropewalk.filter.sql92 import SqlSyntaxError, compile_filter
-from ropewalk.format.printable import printable
 from ropewalk.format.properties import P
 from ropewalk.format.record import Record
+from ropewalk.printable import printable
 from tools.common.interrupts import Interrupts
 from tools.common.output import UsageError, counted, json_line, note
 from tools.messages.produce import choose_queues, near_topics

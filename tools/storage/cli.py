@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import typer
 
 from ropewalk.client.core.produce.bodies import decompress_body
-from ropewalk.format.printable import printable
 from ropewalk.format.properties import P
 from ropewalk.format.record import Record
+from ropewalk.printable import printable
 from store.offline.reader import Damage, UnreadableStore, find_log_files, read_log
 from tools.common.interrupts import Interrupts
 from tools.common.output import (
@@ -50,6 +50,10 @@ app = typer.Typer(
 @app.callback()
 def store() -> None:
     """Look into a store's files; nothing needs to be running."""
+    from broker.process.launch import restrict_files, umask_of_environment
+
+    with expected_errors():
+        restrict_files(umask_of_environment())
 
 
 @app.command()

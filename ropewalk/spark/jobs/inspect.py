@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ropewalk.errors import RopewalkError
-from ropewalk.format.printable import printable
+from ropewalk.printable import printable
 from ropewalk.spark.jobs.common.report import Cell, Report, Table
 from ropewalk.spark.jobs.common.tasks import Tasks
 from ropewalk.spark.jobs.export.lake import read_lake

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.errors import error_for
-from ropewalk.format.printable import printable
+from ropewalk.printable import printable
 
 
 @given(st.text(), st.sampled_from(["", "\n", "\n\t"]))

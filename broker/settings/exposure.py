@@ -1,0 +1,50 @@
+"""Name the actions of strangers that a configuration allows: warnings at a start, and lines of `/readyz`.
+
+The broker has no users and no TLS yet, so the network is its fence; docs/operate/hardening.md has the whole table. A
+finding is one sentence, which says what is open and what to do. A broker that only its own machine reaches has none.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+from broker.settings.config import BrokerConfig
+
+__all__ = ["exposures"]
+
+_PAGE: Final = "docs/operate/hardening.md"
+
+
+def exposures(config: BrokerConfig, *, has_members: bool) -> tuple[str, ...]:
+    """Return the actions that are open to strangers, a sentence each.
+
+    `has_members`: other brokers belong to this one's group.
+    """
+    found = []
+    if not _is_loopback(config.bind_address):
+        found.append(
+            f"there are no users and no TLS yet: whoever reaches this broker at {config.bind_address} may send, read "
+            f"and administer. Let only clients, members and operators reach its ports ({_PAGE})"
+        )
+        if has_members and not config.ropewalk_secret and not config.ropewalk_open_group:
+            found.append(
+                "the members of this group prove nothing to each other: give them one ropewalkSecret, or set "
+                f"ropewalkOpenGroup=true where only members reach them ({_PAGE})"
+            )
+    host = config.metrics_prom_exporter_host
+    if config.metrics_exporter_type == "PROM" and not _is_loopback(host):
+        found.append(
+            f"the metrics port shows topics, groups and members to whoever reaches it at {host}: "
+            f"metricsPromExporterHost binds it elsewhere ({_PAGE})"
+        )
+    return tuple(found)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
