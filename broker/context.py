@@ -22,6 +22,7 @@ from broker.state.ha_status import HaStatus
 from broker.state.offsets import OffsetTable
 from broker.state.queue_locks import LockTable
 from broker.state.request_modes import RequestModes
+from broker.state.route_status import RouteStatus
 from broker.state.statistics import Statistics
 from broker.state.topics import TopicTable
 from broker.timers.delay_service import DelayService
@@ -99,8 +100,8 @@ class BrokerContext:
     request_modes: RequestModes = field(default_factory=RequestModes)
     ha_status: HaStatus = field(default_factory=HaStatus)
     """The status of replication; the member of the group replaces it whole."""
-    rivals: Callable[[], int] = lambda: 0
-    """Returns at how many name servers another living broker has this one's place; replaced by the process."""
+    routes: RouteStatus = field(default_factory=RouteStatus)
+    """The name servers that give this broker's place to another; the process puts its registrar's here."""
     when_kept: Callable[[str, Callable[[str | None], None]], None] | None = None
     """Calls back when a table is on disk in its file of this name, as it is now, or with the reason why it is not.
 

@@ -22,6 +22,7 @@ import trio
 from broker.discovery.route_guard import RouteGuard
 from broker.namesrv.answers import group_addresses
 from broker.namesrv.server import NameServer
+from broker.state.route_status import RouteStatus
 from ropewalk.client.aio.connection import AsyncConnection, open_connection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
@@ -29,6 +30,7 @@ from ropewalk.format.remoting import Command
 
 log = structlog.get_logger("broker.registrar")
 
+_EMBEDDED = "the embedded name server"
 _RETRY_S = 3.0
 _WANTED_S = 1.0
 _FIRST_S = 2 * _RETRY_S
@@ -88,8 +90,7 @@ class Registrar:
         self._registered: set[str] = set()
         self._group = group
         self._guard = guard
-        self.rivals: dict[str, str] = {}
-        """Name server -> which other broker has this one's place there, in words."""
+        self.routes = RouteStatus()
         self._slaves: dict[str, Mapping[str, int]] = {}
         """Name server -> what it says about the slaves of this group."""
 
@@ -143,11 +144,11 @@ class Registrar:
             passed += min(_WANTED_S, self._period_s)
             if passed >= self._period_s or self._seeks_master:
                 passed = 0.0
+                # Before: the registration takes the place back, where that is possible.
+                self._compare_place(_EMBEDDED, self._ask_locally())
                 self.register_locally()
             if self._group is not None and self._group.seeks_slaves:
-                answer = self._local.handle(self._members(), self)
-                assert answer is not None
-                self._take_slaves("", answer)
+                self._take_slaves("", self._ask_locally())
 
     async def _keep(self, address: str) -> None:
         """Register with one name server for ever; its troubles are logged once each time they begin."""
@@ -175,6 +176,7 @@ class Registrar:
                             is_known = True
                             self._take_master(answer)
                             self._on_registered(generation)
+                            self._compare_place(address, await connection.call(self._members(), self._call_s))
                         trouble = False
                         await self._until_due(address, connection, changed)
             except* (RopewalkError, OSError) as group:
@@ -188,14 +190,27 @@ class Registrar:
         """Return whether another living broker has this one's place; its route is left to it as long as it lives."""
         why = await self._guard.rival_at(connection) if self._guard is not None else None
         if why is None:
-            if self.rivals.pop(address, None) is not None:
+            if self.routes.rivals.pop(address, None) is not None:
                 log.info("this broker's place is free again", namesrv=address)
             return False
-        if address not in self.rivals:
+        if address not in self.routes.rivals:
             log.error("not registered: the place is taken", namesrv=address, reason=why)
-        self.rivals[address] = why
+        self.routes.rivals[address] = why
         self._registered.discard(address)
         return True
+
+    def _compare_place(self, name_server: str, answer: Command) -> None:
+        """Find out whether clients of this broker are sent here; tell it once when that changes."""
+        if answer.code != ResponseCode.SUCCESS:
+            return  # a name server of RocketMQ 4 cannot tell
+        found = group_addresses(answer.body).get(self._identity["brokerId"], "")
+        before = self.routes.displaced_by
+        if not found or found == self._identity["brokerAddr"]:
+            if before.pop(name_server, None) is not None:
+                log.info("clients of this broker are sent here again", namesrv=name_server)
+        elif before.get(name_server) != found:
+            before[name_server] = found
+            log.error("clients of this broker are sent elsewhere", namesrv=name_server, address=found)
 
     async def _until_due(self, address: str, connection: AsyncConnection, changed: trio.Event) -> None:
         """Wait until it is time to register again, or the connection is gone; ask for what is wanted sooner."""
@@ -221,6 +236,12 @@ class Registrar:
     def _members(self) -> Command:
         ext = {"clusterName": self._identity["clusterName"], "brokerName": self._identity["brokerName"]}
         return Command(RequestCode.GET_BROKER_MEMBER_GROUP, ext)
+
+    def _ask_locally(self) -> Command:
+        assert self._local is not None
+        answer = self._local.handle(self._members(), self)
+        assert answer is not None
+        return answer
 
     def _take_slaves(self, address: str, answer: Command) -> None:
         """Where several name servers differ, whoever knows more slaves of an address is believed."""

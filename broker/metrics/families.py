@@ -154,7 +154,7 @@ def _tables(sources: MetricSources, found: Found, later: list[Source]) -> None:
             "ropewalk_route_rivals",
             GAUGE,
             "Name servers at which another broker of this name and id is registered and alive",
-            broker.rivals(),
+            broker.routes.count,
         ),
         Family(
             "ropewalk_client_conflicts",

@@ -213,7 +213,7 @@ class BrokerProcess:
         """The broker is open: let it tell the others, and tell the name servers about it."""
         broker = self.broker
         broker.context.find_route = self._routes.find
-        broker.context.rivals = lambda: len(self._registrar.rivals)
+        broker.context.routes = self._registrar.routes
         broker.context.when_kept = self._when_kept
         broker.topic_changes.on_published = self._topics_changed
         broker.on_settings_changed = self._settings_changed

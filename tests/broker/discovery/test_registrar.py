@@ -1,5 +1,6 @@
 """Registration: name servers are told at once of what changes, and a missing one delays nobody."""
 
+import json
 import zlib
 from typing import Any, cast
 
@@ -66,7 +67,7 @@ async def test_every_name_server_is_told_at_start_and_of_each_change() -> None:
         topics.update(TopicConfig("U"), NOW_MS)
         one.changed()
         await until_async(lambda: all(n.knows("U") for n in neighbours))
-        assert all(n.seen == [RequestCode.REGISTER_BROKER] * 2 for n in neighbours)
+        assert all(n.seen.count(RequestCode.REGISTER_BROKER) == 2 for n in neighbours)
         await one.unregister()
         assert not any(n.knows("T") for n in neighbours)
         nursery.cancel_scope.cancel()
@@ -216,3 +217,56 @@ async def test_a_name_server_that_comes_back_hears_first_of_the_broker_that_it_k
         await until_async(lambda: len(heard) == 2)
         nursery.cancel_scope.cancel()
     assert heard == ["127.0.0.1:1", "127.0.0.1:2"]
+
+
+# -- a stranger in this broker's place ------------------------------------------------------------------
+
+STRANGER = "127.0.0.1:6666"
+
+
+def register_stranger(server: NameServer, peer: object, state_version: int) -> None:
+    """Register another address under this broker's name and id, as of a later epoch than any broker's."""
+    ext = IDENTITY | {"brokerAddr": STRANGER}
+    version = {"stateVersion": state_version, "timestamp": NOW_MS, "counter": 1}
+    body = json.dumps(
+        {"topicConfigSerializeWrapper": {"topicConfigTable": {}, "dataVersion": version}}
+    ).encode()
+    answer = server.handle(Command(RequestCode.REGISTER_BROKER, ext, body), peer)
+    assert answer is not None and answer.code == 0
+
+
+@pytest.mark.trio
+async def test_a_broker_whose_clients_are_sent_to_another_address_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The name server believes the stranger, whose later epoch turns the broker's own registrations away."""
+    names = Neighbour()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(names.serve)
+        one = Registrar(
+            IDENTITY, table("T").register_body, period_s=0.02, call_s=5, local=None,
+            remote=(f"127.0.0.1:{names.port}",),
+        )  # fmt: skip
+        nursery.start_soon(one.run)
+        await until_async(lambda: names.knows("T"))
+        assert one.routes.count == 0
+        stranger = object()
+        register_stranger(names.server, stranger, state_version=9)
+        await until_async(lambda: one.routes.count == 1)
+        (note,) = one.routes.notes
+        assert STRANGER in note and f"127.0.0.1:{names.port}" in note
+        names.server.closed(cast(Any, stranger))
+        await until_async(lambda: one.routes.count == 0)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_stranger_in_the_embedded_name_server_is_told_too() -> None:
+    server = NameServer(lambda: NOW_MS)
+    one = Registrar(IDENTITY, table("T").register_body, period_s=0.02, call_s=5, local=server, remote=())
+    one.register_locally()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.run)
+        register_stranger(server, object(), state_version=9)
+        await until_async(lambda: one.routes.displaced_by == {"the embedded name server": STRANGER})
+        nursery.cancel_scope.cancel()

@@ -98,12 +98,12 @@ async def test_a_place_that_is_taken_while_the_broker_runs_is_left_to_the_other_
         )  # fmt: skip
         nursery.start_soon(one.run)
         group = addresses(names.server)
-        await until_async(lambda: bool(one.rivals))
+        await until_async(lambda: bool(one.routes.rivals))
         assert address in group() and RequestCode.REGISTER_BROKER not in names.seen
-        assert "one of the two would get the other's messages" in next(iter(one.rivals.values()))
+        assert "one of the two would get the other's messages" in next(iter(one.routes.rivals.values()))
         other_lives.cancel()
         await until_async(lambda: "127.0.0.1:10911" in group())
-        assert not one.rivals
+        assert not one.routes.rivals
         nursery.cancel_scope.cancel()
 
 
