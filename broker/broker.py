@@ -32,7 +32,8 @@ from broker.metrics.snapshot import Family, HistogramFamily, Metrics, Source
 from broker.processors import Processors
 from broker.refusal import Refusal
 from broker.remoting.connection import Connection
-from broker.remoting.session import Handlers, PartialFrameBudget, Session
+from broker.remoting.incoming import IncomingBudget
+from broker.remoting.session import Handlers, Session
 from broker.replication.dledger.files import refuse_other_mode
 from broker.replication.dledger.member import LedgerMember
 from broker.replication.group_member import GroupMember
@@ -71,13 +72,15 @@ class Broker:
         wake: Callable[[], None],
         clock: Callable[[], float] = time.perf_counter,
         ip: str | None = None,
+        budget: IncomingBudget | None = None,
     ) -> None:
         """`address` is what clients are told to connect to, and `ip` its IP, where it is a name: records hold no names.
         `wake` has the loop call `on_wakeup` soon.
 
         `now_ms` is the wall clock: what is stored, scheduled and shown goes by it. How long something may still take
         or last (locks, clients, waiting pulls and answers) is measured with `monotonic_ms` alone, which nobody sets.
-        `clock` tells seconds finely, for statistics and the shares of a turn.
+        `clock` tells seconds finely, for statistics and the shares of a turn. `budget` is shared with the sessions of
+        the process that are not the broker's.
         """
         self._wake = wake
         self.context = context = new_context(
@@ -164,7 +167,7 @@ class Broker:
             wake=wake,
         )
         self.sinks = self.processors.sinks
-        self.budget = PartialFrameBudget()
+        self.budget = budget or IncomingBudget(config.incoming_bytes_total_max, monotonic_ms)
 
     @property
     def config(self) -> BrokerConfig:

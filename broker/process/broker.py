@@ -37,6 +37,7 @@ from broker.process.service_manager import notify
 from broker.process.stop_signals import StopSignals
 from broker.process.table_saver import Kept, TableSaver
 from broker.remoting.connection import Connection, ConnectionHandler
+from broker.remoting.incoming import IncomingBudget
 from broker.remoting.session import Handlers, Session
 from broker.remoting.shell import Shell
 from broker.replication.group_member import LogCut, LogReplaced, OwnGroup
@@ -67,6 +68,7 @@ class BrokerProcess:
             idle_s=config.server_channel_max_idle_time_seconds,
             connections_max=connections_max(),
         )
+        self._budget = IncomingBudget(config.incoming_bytes_total_max, monotonic_ms)
         self.name_server = None if config.namesrv_addr else NameServer(monotonic_ms)
         self.broker: Broker
         self._tables = TableSaver(options.config_file)
@@ -204,6 +206,7 @@ class BrokerProcess:
             monotonic_ms=monotonic_ms,
             rng=random.Random(),
             wake=self.shell.loop.wake,
+            budget=self._budget,
         )
         own = f"{config.broker_ip1}:{ports.namesrv}" if ports.namesrv is not None else ""
         broker.group.bound(ports.ha, own)
@@ -238,7 +241,7 @@ class BrokerProcess:
 
     def _name_server_sessions(self, name_server: NameServer) -> Callable[[Connection], Session]:
         handlers = name_server_handlers(name_server)
-        return lambda link: Session(link, handlers, name_server.closed, budget=self.broker.budget)
+        return lambda link: Session(link, handlers, name_server.closed, budget=self._budget)
 
     def _new_member(self, link: Connection) -> ConnectionHandler:
         # The broker that is being closed would go on to answer for its groups, on a link that the next one cannot see.
@@ -356,6 +359,7 @@ class BrokerProcess:
             await trio.sleep(1)
             seconds += 1
             self.shell.sweep()
+            self._budget.sweep()
             if seconds % EXPIRE_INTERVAL_S == 0 and self.name_server is not None:
                 self.name_server.expire()
             if seconds % 10 == 0 and not self._paused:

@@ -23,7 +23,8 @@ from broker.process.launch import (
 from broker.process.options import NamesrvOptions
 from broker.process.service_manager import notify
 from broker.process.stop_signals import StopSignals, ignore_stop_signals
-from broker.remoting.session import PartialFrameBudget, Session
+from broker.remoting.incoming import IncomingBudget
+from broker.remoting.session import Session
 from broker.remoting.shell import Shell
 from ropewalk.client.core.addresses import Address
 
@@ -39,7 +40,7 @@ class NamesrvProcess:
     def __init__(self) -> None:
         self.shell = Shell(self)
         self.name_server = NameServer(monotonic_ms)
-        self._budget = PartialFrameBudget()
+        self._budget = IncomingBudget(now_ms=monotonic_ms)
 
     def begin_turn(self) -> None:
         pass
@@ -85,6 +86,8 @@ class NamesrvProcess:
             await trio.sleep(1)
             seconds += 1
             self.shell.sweep()
+            self._budget.sweep()
+            self.shell.flush()
             if seconds % EXPIRE_INTERVAL_S == 0:
                 self.name_server.expire()
 

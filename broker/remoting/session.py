@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeAlias
 
 import structlog
 
+from broker.remoting.incoming import IncomingBudget
 from broker.remoting.outbox import Link, Outbox, Wait, refuse_to_wait
 from broker.remoting.request import CommandRequest, Request
 from broker.remoting.rpc_times import RpcTimes
@@ -40,7 +41,7 @@ from ropewalk.format.remoting import (
     split_payload,
 )
 
-__all__ = ["PULL_FAMILY", "Handlers", "Intake", "PartialFrameBudget", "Request", "Session"]
+__all__ = ["PULL_FAMILY", "Handlers", "Intake", "Request", "Session"]
 
 log = structlog.get_logger("broker.session")
 
@@ -96,14 +97,6 @@ class Intake(Protocol):
         """Take requests from `start` on; return the index of the first one that is left."""
 
 
-class PartialFrameBudget:
-    """Bytes of frames that have begun to arrive, over all connections of a process: strangers can open many."""
-
-    def __init__(self, limit: int = 256 << 20) -> None:
-        self.limit = limit
-        self.size = 0
-
-
 class Session:
     """The state of one connection."""
 
@@ -112,7 +105,6 @@ class Session:
         "_backlog_at",
         "_budget",
         "_calls",
-        "_counted",
         "_first",
         "_handlers",
         "_intake",
@@ -120,8 +112,10 @@ class Session:
         "_opaque",
         "_times",
         "fast",
+        "frame_began_ms",
         "frames",
         "held",
+        "incoming",
         "link",
         "outbox",
     )
@@ -136,7 +130,7 @@ class Session:
         intake: Intake | None = None,
         wait: Wait = refuse_to_wait,
         frame_size_max: int = FRAME_SIZE_MAX,
-        budget: PartialFrameBudget | None = None,
+        budget: IncomingBudget | None = None,
     ) -> None:
         """`wait` has answers wait for the log (`Outbox.after`); `times` is where answers are counted."""
         self.link = link
@@ -155,8 +149,10 @@ class Session:
         self._first = True
         self._backlog: list[bytes] = []
         self._backlog_at = 0.0
-        self._budget = budget or PartialFrameBudget()
-        self._counted = 0
+        self._budget = budget or IncomingBudget()
+        self.incoming = 0
+        """Bytes of unfinished requests that are kept, as the budget knows them."""
+        self.frame_began_ms = 0
 
     @property
     def is_open(self) -> bool:
@@ -176,8 +172,8 @@ class Session:
             return
         try:
             payloads: Sequence[bytes] = self.frames.feed_alike(data) or self.frames.feed(data)
-            if self.frames.buffered != self._counted:
-                self._count_partial(self.frames.buffered)
+            if self.frames.buffered or self.incoming:
+                self._budget.count(self, self.frames.buffered, anew=bool(payloads))
             if self._backlog:
                 payloads = [*self._backlog, *payloads]
                 self._backlog = []
@@ -200,6 +196,8 @@ class Session:
             if self.link.congested:
                 self._backlog = list(payloads[index:])
                 self._backlog_at = self.outbox.read_at
+                kept = self.frames.buffered + sum(map(len, self._backlog))
+                self._budget.count(self, kept, anew=True)
                 return
             self.handle(payloads[index])
             index += 1
@@ -214,15 +212,28 @@ class Session:
         if self._backlog:
             self.receive(b"")
 
-    def _count_partial(self, buffered: int) -> None:
-        budget = self._budget
-        grown = buffered - self._counted
-        if grown > 0 and budget.size + grown > budget.limit:
-            raise RemoteProtocolError(
-                f"{budget.size} bytes of unfinished frames are kept already, of all connections together"
-            )
-        budget.size += grown
-        self._counted = buffered
+    # -- for the budget of all sessions --------------------------------------------------------------
+
+    @property
+    def peer_host(self) -> str:
+        """Return the address of the peer."""
+        return self.link.peer[0]
+
+    @property
+    def congested(self) -> bool:
+        """Tell whether the peer is not read at the moment, or has requests that wait for it to take answers."""
+        return self.link.congested or bool(self._backlog)
+
+    @property
+    def frame_size(self) -> int:
+        """Return the size of the frame that has begun to arrive."""
+        return self.frames.expected
+
+    def discard_incoming(self, reason: str) -> None:
+        """Forget kept bytes of requests, and close the connection: what still arrives of them is no frame."""
+        self.frames.refuse(reason)
+        self._backlog = []
+        self.link.close()
 
     def handle(self, payload: bytes) -> None:
         """Handle one request by itself, or the answer to a request of the broker's. Raises `RemoteProtocolError`."""
@@ -327,8 +338,7 @@ class Session:
         """
         self.outbox.is_open = False
         self._on_closed(self)
-        self._budget.size -= self._counted
-        self._counted = 0
+        self._budget.count(self, 0, anew=True)
         self.frames = FrameBuffer()
         self._backlog = []
         for opaque in list(self._calls):

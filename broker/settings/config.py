@@ -225,6 +225,7 @@ class BrokerConfig:
     """Percent of a busy loop that are for pulls far behind the end of the log; at 100 none is put off."""
     outgoing_bytes_max: int
     outgoing_bytes_total_max: int
+    incoming_bytes_total_max: int
     fast_path_enable: bool
     """Whether requests that come again and again are recognised; without it each is handled by itself, as correctly."""
     check_at_start_bytes: int

@@ -200,6 +200,9 @@ serverChannelMaxIdleTimeSeconds Silence after which a connection is closed, s.
 outgoingBytesMax Bytes that may wait for one slow reader before its requests are left unread. Ropewalk's own.
 outgoingBytesTotalMax Bytes that may wait for all slow readers together before those that have not taken their last
     answer are left unread, too. Ropewalk's own.
+incomingBytesTotalMax Bytes of requests that have begun to arrive and are not complete, over all connections. At the
+    bound the address that holds most loses the connections whose requests are unfinished for longest. A request
+    must be complete after 30 s and a second for each 64 KiB of its size. Ropewalk's own.
 namesrvPort The port of the name server inside the broker; 0 is any free one. Ropewalk's own.
 # Checksums
 checkAtStartBytes How much of the log's end a start checks in full. Ropewalk's own.

@@ -223,11 +223,13 @@ _HONOURED: Final = (
     _int("serverChannelMaxIdleTimeSeconds", 120, 1),
     # Ropewalk's own. How much of the log's end is read from the map and not by the reader thread; the share of a busy
     # loop for pulls from further behind; how much may wait for one slow reader, and for all of them, before requests
-    # are left unread; how much one answer to a pipeline may hold; the embedded name server's port.
+    # are left unread; how much of unfinished requests is kept; how much one answer to a pipeline may hold; the embedded
+    # name server's port.
     _long("warmWindowBytes", 256 * MIB, MIB),
     _int("catchUpReadRatio", 5, 1, 100),
     _long("outgoingBytesMax", 8 * MIB, 64 * KIB, GIB),
     _long("outgoingBytesTotalMax", 256 * MIB, MIB, 1024 * GIB),
+    _long("incomingBytesTotalMax", 256 * MIB, 32 * MIB, 1024 * GIB),
     _int("bulkReadMaxBytes", 4 * MIB, 64 * KIB, 15 * MIB),
     _int("sinkExpiryHours", 168, 1, 87_600),
     _int("sinkWindowRowsMax", 5_000_000, 1),

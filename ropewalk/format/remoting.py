@@ -209,6 +209,11 @@ class FrameBuffer:
         """Return the number of bytes kept for a frame that is not complete yet."""
         return len(self._partial)
 
+    @property
+    def expected(self) -> int:
+        """Return the size of the frame that is kept in part, its length field included; 4 before that has arrived."""
+        return self._needed
+
     def is_whole(self, data: bytes) -> bool:
         """Return True for bytes that are one complete frame, which `feed` would give as it is. HOT."""
         return (
@@ -236,7 +241,7 @@ class FrameBuffer:
         while end - position >= 4:
             (length,) = unpack(data, position)
             if not 4 <= length <= length_max:
-                raise self._refuse(length)
+                raise self._length_refused(length)
             frame_end = position + 4 + length
             if perhaps_alike and end - position >= _ALIKE_MIN * (4 + length):
                 frames += (alike := _frames_alike(data, position, length))
@@ -292,7 +297,7 @@ class FrameBuffer:
                 # not after a stranger has made us buffer two gigabytes.
                 (length,) = _LENGTH.unpack_from(partial)
                 if not 4 <= length <= self._length_max:
-                    raise self._refuse(length)
+                    raise self._length_refused(length)
                 self._needed = 4 + length
             else:
                 frames.append(bytes(memoryview(partial)[4:]))
@@ -300,10 +305,14 @@ class FrameBuffer:
                 self._needed = 4
                 return position
 
-    def _refuse(self, length: int) -> RemoteProtocolError:
+    def _length_refused(self, length: int) -> RemoteProtocolError:
+        return self.refuse(f"frame length {length} is out of bounds (4 to {self._length_max})")
+
+    def refuse(self, reason: str) -> RemoteProtocolError:
+        """Forget the kept bytes and refuse all others: nobody knows where the next frame would begin."""
         self._partial = bytearray()
-        self._failure = f"frame length {length} is out of bounds (4 to {self._length_max})"
-        return RemoteProtocolError(self._failure)
+        self._failure = reason
+        return RemoteProtocolError(reason)
 
 
 # Reading

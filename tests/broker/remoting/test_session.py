@@ -377,20 +377,3 @@ def test_a_waiting_pull_keeps_nothing_of_its_request_but_what_an_answer_needs(ru
     (held,) = client.session.held
     assert isinstance(held, HeldPull)
     assert held.request.body == b"" and not held.request.fields()
-
-
-def test_unfinished_frames_of_all_connections_have_one_bound(running: InProcess) -> None:
-    running.broker.budget.limit = 250_000
-    whole = request(9999, {}, bytes(1_000_000))
-    start, rest = whole[:100_000], whole[100_000:]
-    first, second, third = (running.connect() for _ in range(3))
-    first.feed(start)
-    second.feed(start)
-    with pytest.raises(RemoteProtocolError, match="unfinished"):
-        third.feed(start)
-    first.disconnect()
-    running.connect().feed(start)
-    # What has become whole is kept no more, also while its connection stays.
-    for _ in range(3):
-        second.feed(rest + start)
-    assert running.broker.budget.size == 2 * len(start)
