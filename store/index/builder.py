@@ -26,11 +26,11 @@ from store.index.file import (
     index_names,
     indexed_through,
     read_header,
+    read_log,
     speaks_of_its_log,
 )
-from store.io.disk import Disk, PagedFile
+from store.io.disk import Disk
 from store.io.idle_worker import GiveWay, never_yield
-from store.log.commitlog import segment_name
 from store.log.limits import NO_LIMIT
 
 _CHUNK = 256 << 10
@@ -118,15 +118,14 @@ class IndexBuilder:
         size = self._place.segment_size
         while self.position < through:
             base = self.position - self.position % size
-            file = self._disk.open_paged(self._place.log_directory / segment_name(base))
             try:
                 # Who says how far may not know where records end.
                 wanted = max(through - self.position, self._place.head_size + _HEAD.size)
-                chunk = file.read_at(self.position - base, min(_CHUNK, wanted))
+                chunk = read_log(self._disk, self._place, self.position, min(_CHUNK, wanted))
+                found = self._take(chunk) if chunk else self._not_a_record(self.position)
             except FileNotFoundError:
-                self.position = base + size  # retention was faster
-                continue
-            if not (self._take(chunk, file, base) if chunk else self._not_a_record(self.position)):
+                found = False  # retention was faster
+            if not found:
                 self.position = base + size
             if self._file is not None and self._file.pending >= items_max:
                 break
@@ -156,7 +155,7 @@ class IndexBuilder:
             )
         self.findings.append(text)
 
-    def _take(self, chunk: bytes, file: PagedFile, base: int) -> bool:
+    def _take(self, chunk: bytes) -> bool:
         """Index the records of a chunk that begins at `position`. False if the segment has no more. HOT."""
         place, room, head_size = self.position, len(chunk), self._place.head_size
         at = head_size  # of the record, which stands behind the head of its entry if it has one
@@ -178,7 +177,7 @@ class IndexBuilder:
             if end > room:
                 if at > head_size:
                     return True
-                chunk = file.read_at(place - base, head_size + size)
+                chunk = read_log(self._disk, self._place, place, head_size + size)
                 room = len(chunk)
                 if room < end:
                     return self._not_a_record(offset)

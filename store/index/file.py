@@ -149,6 +149,20 @@ def read_header(disk: Disk, path: Path, geometry: Geometry) -> IndexHeader | Non
     return header if geometry.holds(header) else None
 
 
+def read_log(disk: Disk, place: IndexPlace, offset: int, size: int) -> bytes:
+    """Return up to `size` bytes of the log from an offset on, of one segment. Blocks; raises FileNotFoundError.
+
+    The descriptor is closed behind each read. Segments are removed by the broker, and one that is open in the process
+    that builds the index would keep its room on the disk.
+    """
+    base = offset - offset % place.segment_size
+    path = place.log_directory / segment_name(base)
+    try:
+        return disk.open_paged(path).read_at(offset - base, size)
+    finally:
+        disk.forget(path)
+
+
 def indexed_through(disk: Disk, place: IndexPlace) -> tuple[int, int]:
     """The log offset where a cleanly left index is to be gone on with, and how many hashes of that record it has.
 
@@ -192,12 +206,10 @@ def _indexable_at(disk: Disk, place: IndexPlace, offset: int) -> tuple[int, list
 
     Raises CorruptRecord if none does, and FileNotFoundError where the log does not reach back so far. Blocks.
     """
-    base = offset - offset % place.segment_size
-    file = disk.open_paged(place.log_directory / segment_name(base))
-    size = int.from_bytes(file.read_at(offset - base, 4), "big", signed=True)
+    size = int.from_bytes(read_log(disk, place, offset, 4), "big", signed=True)
     if not RECORD_SIZE_MIN <= size <= place.segment_size:
         raise CorruptRecord(f"log offset {offset}: a record of {size} bytes")
-    record = decode_record(file.read_at(offset - base, size), check_crc=False)
+    record = decode_record(read_log(disk, place, offset, size), check_crc=False)
     if record.offset != offset:
         raise CorruptRecord(f"log offset {offset}: a record of offset {record.offset}")
     return size, record_hashes(record.topic.encode(), record.raw_properties)

@@ -361,6 +361,8 @@ def _serve(place: IndexPlace, disk: Disk, log_end: int, trusted_ms: int | None) 
     kind, received, reported, no_room = b"F", b"", (-1, -1), False
     done, idle = True, IdlePriorityWorker()
     while True:
+        if done:
+            disk.close()  # a file that the broker or a person removes meanwhile must not keep its room
         if has_order(idle.ended, wait=done or idle.is_busy):
             data = os.read(0, 65_536)
             if not data:

@@ -407,7 +407,7 @@ class Disk:
             os.close(self._descriptors.pop(path)[0])
 
     def forget(self, path: Path) -> None:
-        """Close the pooled descriptor of a file that is about to be removed, as soon as it is idle."""
+        """Close the pooled descriptor of a file that was removed or may be, as soon as it is idle."""
         with self._lock:
             entry = self._descriptors.pop(path, None)
             if entry is not None and entry[1] == 0:
@@ -479,9 +479,10 @@ class Disk:
         path.mkdir(parents=True, exist_ok=True)
 
     def remove(self, path: Path) -> None:
-        self.forget(path)
+        """Remove a file, if it exists; the pool lets go of it behind that, when no thread can open it any more."""
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
+        self.forget(path)
 
     def remove_tree(self, directory: Path) -> None:
         """Remove a directory with all that is in it, if it exists. Blocks."""
@@ -534,12 +535,13 @@ class Disk:
     def rename(self, source: Path, target: Path) -> None:
         """Give a file another name in its directory, in place of the file of that name. Not durable by itself."""
         source.replace(target)
+        self.forget(source)
+        self.forget(target)
 
     def move(self, source: Path, target: Path) -> None:
         """Give a file another place on the same disk, durably. Blocks."""
         target.parent.mkdir(parents=True, exist_ok=True)
-        self.forget(source)
-        source.replace(target)
+        self.rename(source, target)
         self.sync_directory(target.parent)
         self.sync_directory(source.parent)
 

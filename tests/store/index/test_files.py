@@ -481,6 +481,20 @@ def test_a_broker_whose_index_a_helper_writes_keeps_none_of_its_files_open(world
         assert not any(str(world.place.directory) in path for path in open_files)
 
 
+def test_a_builder_holds_no_segment_that_it_has_read(world: World) -> None:
+    with world.opened() as store:
+        send(store, *[{"KEYS": "k"}] * 200)
+        end, segments = store.log.end_offset, len(store.log.segments)
+    assert segments >= 3
+    builder = world.rebuilding(end)
+    while not builder.advance(end, 0):
+        pass
+    builder.close()
+    IndexBuilder(world.place, Disk(), world.clock).open(end, None)  # which looks at the last record
+    held = [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
+    assert not [path for path in held if str(world.root / "commitlog") in path]
+
+
 def test_files_of_another_geometry_are_built_again(world: World) -> None:
     with world.opened() as store:
         offsets = send(store, *[{"KEYS": "k"}] * 5)

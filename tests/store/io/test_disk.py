@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -522,3 +523,19 @@ def test_blankness_is_judged_by_every_byte(tmp_path: Path) -> None:
 def test_one_call_makes_a_whole_file_system_durable(tmp_path: Path) -> None:
     Disk().sync_file_systems(tmp_path, tmp_path / "missing", Path("/proc"))
     Disk().sync_file(tmp_path / "gone meanwhile")
+
+
+def test_a_file_that_is_removed_while_others_open_it_is_let_go(tmp_path: Path) -> None:
+    """Between the pool's look and the removal another thread opens the file."""
+
+    class Busy(Disk):
+        def forget(self, path: Path) -> None:
+            super().forget(path)
+            with contextlib.suppress(FileNotFoundError):
+                self.open_paged(path).read_at(0, 1)
+
+    disk, path = Busy(), tmp_path / "file"
+    disk.create_paged(path, 10)
+    disk.remove(path)
+    held = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
+    assert not [each for each in held if str(path) in each]
