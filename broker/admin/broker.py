@@ -23,7 +23,7 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import fastjson
 from ropewalk.format.headers import BrokerStatsHeader, QueryConsumeQueueHeader, decode_header
 from ropewalk.format.remoting import Command
-from store.read.store_times import record_time
+from store.read.store_times import oldest_store_time
 
 __all__ = ["CHANGEABLE", "AdminBroker"]
 
@@ -118,11 +118,11 @@ class AdminBroker:
     def info(self, session: Session, request: Command) -> None:
         broker = self._broker
         store, disk = broker.store, broker.disk
-        commit_log, root = broker.config.store_path_commit_log, broker.config.store_path_root_dir
+        root = broker.config.store_path_root_dir
 
         def look() -> DiskFacts:
-            earliest = record_time(store.log, store.log.min_offset)
-            return DiskFacts(Space(*disk.space(commit_log)), Space(*disk.space(root)), earliest)
+            log_space, root_space = Space(*disk.space(store.log.directory)), Space(*disk.space(root))
+            return DiskFacts(log_space, root_space, oldest_store_time(store.log))
 
         def answer(facts: DiskFacts) -> Command:
             return body_of(request, {"table": runtime_info(broker, facts, broker.now_ms())})

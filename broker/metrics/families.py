@@ -45,7 +45,7 @@ from ha.dledger.status import LedgerStatus
 from ropewalk.format import names
 from store.io.durations import Durations
 from store.queues.consume_queue import ConsumeQueue
-from store.read.store_times import record_time, store_times
+from store.read.store_times import oldest_store_time, store_times
 
 __all__ = ["of_broker", "trimmed", "version_name"]
 
@@ -594,10 +594,10 @@ def _storage(sources: MetricSources, found: Found, later: list[Source]) -> None:
     if store.flush_times is not None:
         help = "How long the flushes of the log took"
         found.append(HistogramFamily.of("ropewalk_flush_seconds", help, store.flush_times))
-    oldest, now_ms, min_offset = Path(root), broker.now_ms, log.min_offset
+    oldest, now_ms = Path(root), broker.now_ms
 
     def look() -> Iterator[Family]:
-        stored_ms = record_time(log, min_offset)
+        stored_ms = oldest_store_time(log)
         total, free, usable = disk.space(root)
         kept = float(max(now_ms() - stored_ms, 0)) if stored_ms > 0 else 0.0
         used = (total - free) / (total - free + usable) if total > 0 else -1.0

@@ -9,7 +9,7 @@ from functools import partial
 from store.log.commitlog import CommitLog
 from store.queues.consume_queue import ConsumeQueue, FrozenQueue
 
-__all__ = ["offset_by_time", "record_time", "store_time", "store_times"]
+__all__ = ["offset_by_time", "oldest_store_time", "store_time", "store_times"]
 
 
 def store_times(log: CommitLog, places: Iterable[tuple[ConsumeQueue | None, int]]) -> Callable[[], list[int]]:
@@ -34,7 +34,7 @@ def store_times(log: CommitLog, places: Iterable[tuple[ConsumeQueue | None, int]
         times = []
         for spot in spots:
             physical = spot if isinstance(spot, int) else int.from_bytes(spot()[:8] or b"\xff", "big")
-            times.append(record_time(log, physical) if physical >= 0 else -1)
+            times.append(_record_time(log, physical) if physical >= 0 else -1)
         return times
 
     return read_times
@@ -61,10 +61,18 @@ def offset_by_time(queue: FrozenQueue, log: CommitLog, timestamp: int, *, upper:
 
 def store_time(queue: FrozenQueue, log: CommitLog, queue_offset: int) -> int:
     """Return the store time of message `queue_offset` in ms; -1 if its record is gone. Blocks."""
-    return record_time(log, queue.read(queue_offset)[0])
+    return _record_time(log, queue.read(queue_offset)[0])
 
 
-def record_time(log: CommitLog, physical: int) -> int:
+def oldest_store_time(log: CommitLog) -> int:
+    """Return when the first record of the log was stored, ms; -1 if it is gone. Blocks.
+
+    The record stands behind the head of its entry in a log of entries.
+    """
+    return _record_time(log, log.min_offset + log.placing.head_size)
+
+
+def _record_time(log: CommitLog, physical: int) -> int:
     """Return the store time of the record at log offset `physical` in ms; -1 if it is gone. Blocks."""
     segment = log.find(physical)
     if segment is None:

@@ -23,6 +23,7 @@ from broker.web import server as metrics_server
 from broker.web.server import STUCK_MS, MetricsServer
 from ropewalk.codes import RequestCode
 from tests.broker.harness import FullDisk, InProcess, config_of
+from tests.support.ledger_brokers import LedgerBrokers
 from tests.support.processes import checkout_command, checkout_environment, running_broker
 from tests.support.waiting import until
 
@@ -315,6 +316,15 @@ def test_a_group_that_has_read_everything_is_neither_messages_nor_time_behind(bu
     page = busy.get("/metrics")
     assert page.value("rocketmq_consumer_lag_messages", topic="T", consumer_group="cg") == 0
     assert page.value("rocketmq_consumer_lag_latency", topic="T", consumer_group="cg") == 0
+
+
+def test_the_oldest_message_of_a_dledger_member_has_the_age_of_its_record(tmp_path: Path) -> None:
+    with LedgerBrokers(tmp_path, 1) as group:
+        member = group.leader()
+        assert member.connect().send("T", b"x").code == 0
+        group.turn(1000)
+        with scraped(member) as it:
+            assert 0 < it.get("/metrics").value("rocketmq_storage_message_reserve_time") < 60_000
 
 
 def test_whoever_asks_for_openmetrics_gets_it(busy: Scraped) -> None:

@@ -1,5 +1,6 @@
 """Brokers of a DLedger group: who takes messages, what waits, and what a change of leader does to both."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,19 @@ def test_a_group_of_one_needs_nobody(tmp_path: Path) -> None:
         words = leader.broker.group.ready_words()
         assert words.send_ok == "fsynced on this machine, the only member"
         assert words.mode == "DLEDGER n0 of 1"
+
+
+def test_the_oldest_message_has_the_time_of_its_record_and_not_bytes_of_its_entrys_head(
+    tmp_path: Path,
+) -> None:
+    """`mqadmin clusterList` shows it as `#Hour`."""
+    with LedgerBrokers(tmp_path, 1) as group:
+        member = group.leader()
+        assert member.connect().send("T", b"x").code == ResponseCode.SUCCESS
+        for _ in range(100):
+            group.turn()
+        now = member.clock.ms
+        answer = member.connect().call(RequestCode.GET_BROKER_RUNTIME_INFO)
+        table = json.loads(answer.body)["table"]
+        assert now - 60_000 < int(table["earliestMessageTimeStamp"]) < now
+        assert 0 <= float(table["commitLogDiskRatio"]) <= 1, "that of the folder that the log is in"
