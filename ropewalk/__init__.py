@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ropewalk.client.core.routes import Queue
     from ropewalk.client.kv.results import Fenced, KvLock, KvStatus
     from ropewalk.errors import (
+        BodyTooLarge,
         LocalProtocolError,
         OutcomeUnknown,
         Refused,
@@ -85,6 +86,7 @@ __all__ = [
     "TryLater",
     "TryElsewhere",
     "OutcomeUnknown",
+    "BodyTooLarge",
     "Unreachable",
     "NoNameServer",
     "NotOpen",
@@ -118,6 +120,7 @@ _HOMES = {
     "ropewalk.client.core.routes": ("Queue",),
     "ropewalk.errors": (
         "LocalProtocolError",
+        "BodyTooLarge",
         "OutcomeUnknown",
         "Refused",
         "Rejected",

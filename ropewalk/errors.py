@@ -72,6 +72,10 @@ class OutcomeUnknown(RopewalkError):
     """A request that left and got no answer. A retry may store the message twice."""
 
 
+class BodyTooLarge(RopewalkError):
+    """A compressed body that unpacks to more bytes than its reader allows; the text names the option to raise."""
+
+
 def error_for(code: int, remark: str | None = None) -> RopewalkError:
     """Return the error to raise for a response that refuses a request.
 

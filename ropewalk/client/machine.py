@@ -14,6 +14,7 @@ from ropewalk.client.core.consume.membership import SQL92, Subscription
 from ropewalk.client.core.consume.pulling import PullCore
 from ropewalk.client.core.consume.skipped import OnSkipped
 from ropewalk.client.core.ids import default_unique_keys, local_ip
+from ropewalk.client.core.produce.bodies import BODY_BYTES_MAX
 from ropewalk.client.core.produce.options import ProducerOptions
 from ropewalk.client.core.produce.sending import ProducerCore
 from ropewalk.errors import LocalProtocolError
@@ -126,7 +127,15 @@ def new_pull_core(
     consume_from: ConsumeFrom,
     on_skipped: OnSkipped,
     sql: Mapping[str, str] | None = None,
+    body_bytes_max: int = BODY_BYTES_MAX,
 ) -> PullCore:
     """Return a pull consumer's core. Raises `LocalProtocolError` for a group that cannot be one."""
-    identity = ConsumerIdentity(group, new_client_id(), subscriptions(topics, sql), consume_from, active=True)
+    identity = ConsumerIdentity(
+        group,
+        new_client_id(),
+        subscriptions(topics, sql),
+        consume_from,
+        active=True,
+        body_bytes_max=body_bytes_max,
+    )
     return PullCore(new_consumer_core(name_servers, identity), clock, on_skipped)

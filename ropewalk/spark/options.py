@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 from ropewalk.client.core.consume.consume_from import EARLIEST as EARLIEST_WORDS
 from ropewalk.client.core.consume.consume_from import LATEST as LATEST_WORDS
 from ropewalk.errors import RopewalkError
-from ropewalk.spark.rows.schema import PRESETS, Selection, chosen_columns, nearest
+from ropewalk.spark.rows.schema import BODY_BYTES_MAX, PRESETS, Selection, chosen_columns, nearest
 
 __all__ = ["EARLIEST", "LATEST", "BadOption", "Offsets", "Options", "Use", "fits", "parse_options"]
 
@@ -278,6 +278,7 @@ class Options:
     properties_format: str = _option("propertiesFormat", "rs", _choice("map", "raw"), "map")
     include_headers: bool = _option("includeHeaders", "rs", _bool, False, aliases=("includeProperties",))
     decompress: bool = _option("decompress", "rs", _bool, True)
+    body_max_bytes: int = _option("bodyMaxBytes", "rs", _size, BODY_BYTES_MAX)
     unwrap_batch: bool = _option("unwrapBatch", "rs", _bool, True)
     on_corrupt: str = _option("onCorrupt", "rs", _choice("fail", "skip", "keep"), "fail")
     check_crc: bool | None = _option("checkCrc", "rs", _bool, None)

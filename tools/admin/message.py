@@ -14,6 +14,7 @@ from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.messages import Message, SendStatus
+from ropewalk.client.core.produce.bodies import decompress_body
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.core.tracing.records import TraceRecord, decode_trace
 from ropewalk.errors import Rejected
@@ -105,7 +106,7 @@ def _show_list(messages: list[ReceivedMessage], *, as_json: bool, nothing: str) 
             message.queue_offset,
             message.tags,
             " ".join(message.keys) or None,
-            shortened(message.body, BODY_WIDTH),
+            shortened(decompress_body(*message.wire_body)[0], BODY_WIDTH),
         )
         for message in messages
     ]
@@ -131,6 +132,7 @@ def _show_one(message: ReceivedMessage, tracks: tuple[MessageTrack, ...] | None,
         print_json(document)
         return
     queue = message.source.queue
+    body, trouble = decompress_body(*message.wire_body)
     own = {key: value for key, value in message.properties.items() if key not in (P.KEYS, P.TAGS, P.UNIQ_KEY)}
     facts: dict[str, Any] = {
         "topic": message.source.topic,
@@ -144,9 +146,9 @@ def _show_one(message: ReceivedMessage, tracks: tuple[MessageTrack, ...] | None,
         "sent": Moment(message.born_timestamp_ms),
         "stored": Moment(message.store_timestamp_ms),
         "tried again": message.reconsume_times or None,
-        "note": message.note,
-        "size": counted(len(message.body), "byte"),
-        "body": shortened(message.body, 2_000),
+        "note": trouble,
+        "size": counted(len(body), "byte"),
+        "body": shortened(body, 2_000),
     }
     show_facts({key: value for key, value in facts.items() if value not in (None, "")}, as_json=False)
     if tracks:
@@ -341,7 +343,7 @@ def trace(
 def traced(admin: Admin, trace_topic: str, key: str, count: int) -> list[TraceRecord]:
     """Return the trace records of messages that a key or id leads to."""
     messages = admin.messages_by_key(trace_topic, key, max_count=count)
-    return [record for message in messages for record in decode_trace(message.body)]
+    return [record for message in messages for record in decode_trace(decompress_body(*message.wire_body)[0])]
 
 
 @command(app, "by-offset")

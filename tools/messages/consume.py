@@ -443,7 +443,7 @@ def received_json(message: ReceivedMessage) -> dict[str, Any]:
         "storeTimestamp": message.store_timestamp_ms,
         "reconsumeTimes": message.reconsume_times,
     }
-    return document | _body_json(message.body, message.note)
+    return document | _body_json(*decompress_body(*message.wire_body))
 
 
 def _body_json(body: bytes, trouble: str | None) -> dict[str, str]:
@@ -500,7 +500,7 @@ class Form:
         """Return a message as a consumer met it."""
         if self.name == "json":
             return json_line(received_json(message))
-        return self._line(message.topic, message.message_id, message.body, message.note)
+        return self._line(message.topic, message.message_id, *decompress_body(*message.wire_body))
 
     def _line(self, topic: str, message_id: str, body: bytes, trouble: str | None) -> bytes:
         if trouble:

@@ -53,6 +53,7 @@ from ropewalk.client.core.consume.membership import Subscription
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped
 from ropewalk.client.core.options import check_hook, check_text, make_options
+from ropewalk.client.core.produce.bodies import BODY_BYTES_MAX
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.machine import (
     name_servers_or_default,
@@ -100,6 +101,7 @@ class AsyncPushConsumer:
         cached_count_max: int = 1000,
         cached_bytes_max: int = 100 * 1024 * 1024,
         cached_span_max: int = 2000,
+        body_bytes_max: int = BODY_BYTES_MAX,
         commit_interval: float = 5.0,
         rebalance_interval: float = 20.0,
         close_timeout: float = 10.0,
@@ -133,6 +135,8 @@ class AsyncPushConsumer:
         cached_count_max: unfinished messages of one queue at which reading pauses.
         cached_bytes_max: bytes of unfinished messages of one queue at which reading pauses.
         cached_span_max: offsets between the first unfinished message and the last read one at which reading pauses.
+        body_bytes_max: bytes that a compressed body may unpack to; asking for one that would take more raises
+            `BodyTooLarge`.
         commit_interval: how often progress is recorded.
         rebalance_interval: how often queues are divided anew, besides when a broker says so.
         close_timeout: how long `close` waits for handlers that are at work.
@@ -159,6 +163,7 @@ class AsyncPushConsumer:
             wanted,
             options.consume_from,
             broadcasting=options.broadcasting,
+            body_bytes_max=options.body_bytes_max,
         )
         self._given_id = client_id
         self._core = new_consumer_core(name_servers, identity)

@@ -30,6 +30,7 @@ from ropewalk.client.core.consume.queue_cache import QueueCache
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped, Skipped, SkipReason, gaps
 from ropewalk.client.core.messages import PullStatus, has_moved
+from ropewalk.client.core.produce.bodies import BODY_BYTES_MAX
 from ropewalk.client.log import Troubles, logger
 from ropewalk.client.machine import clock, now_ms
 from ropewalk.codes import ResponseCode
@@ -54,6 +55,8 @@ class ReadingOptions:
     cached_count_max: int = 1000
     """Unfinished messages of one queue at which reading pauses."""
     cached_bytes_max: int = 100 * 1024 * 1024
+    body_bytes_max: int = BODY_BYTES_MAX
+    """Bytes that a compressed body may unpack to."""
     cached_span_max: int = 2000
     """Offsets between the first unfinished message and the last read one at which reading pauses."""
     orderly: bool = False

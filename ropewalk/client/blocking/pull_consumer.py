@@ -24,7 +24,8 @@ from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped, Skipped
 from ropewalk.client.core.ids import default_unique_keys
-from ropewalk.client.core.options import check_flag, check_hook, check_text, refuse_unknown
+from ropewalk.client.core.options import check_count, check_flag, check_hook, check_text, refuse_unknown
+from ropewalk.client.core.produce.bodies import BODY_BYTES_MAX
 from ropewalk.client.core.tracing.trace_buffer import TraceBuffer
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.log import Troubles, log_skipped
@@ -50,6 +51,7 @@ class PullConsumer:
         sql: Mapping[str, str] | None = None,
         consume_from: ConsumeFrom = "latest",
         on_skipped: OnSkipped | None = None,
+        body_bytes_max: int = BODY_BYTES_MAX,
         trace: bool = False,
         trace_topic: str = TRACE_TOPIC,
         **unknown: Never,
@@ -63,6 +65,8 @@ class PullConsumer:
         consume_from: where a queue begins that the group never committed: "earliest", "latest", a datetime, or
             milliseconds since 1970. With "latest", a young queue, whose first message is still at hand, begins at that.
         on_skipped: called where messages are passed over.
+        body_bytes_max: bytes that a compressed body may unpack to; asking for one that would take more raises
+            `BodyTooLarge`.
         trace: tell the trace topic which messages were polled, in the background.
         trace_topic: the topic of the traces; the broker has it where `traceTopicEnable` says so.
 
@@ -70,7 +74,17 @@ class PullConsumer:
         be read, `TypeError` and `ValueError` for options that mean nothing, `SqlSyntaxError` (a ValueError) for an
         expression that is none.
         """
-        refuse_unknown(unknown, ("sql", "consume_from", "on_skipped", "trace", "trace_topic", "name_servers"))
+        known = (
+            "sql",
+            "consume_from",
+            "on_skipped",
+            "body_bytes_max",
+            "trace",
+            "trace_topic",
+            "name_servers",
+        )
+        refuse_unknown(unknown, known)
+        check_count("body_bytes_max", body_bytes_max, 1)
         check_hook("on_skipped", on_skipped, "a Skipped")
         check_flag("trace", trace)
         check_text("trace_topic", trace_topic)
@@ -79,7 +93,7 @@ class PullConsumer:
         """Messages that were passed over without having been returned."""
         self._group = group
         self._on_skipped = on_skipped
-        self._core = new_pull_core(group, topics, name_servers, consume_from, self._skip, sql)
+        self._core = new_pull_core(group, topics, name_servers, consume_from, self._skip, sql, body_bytes_max)
         self._links = BlockingLinks(troubles=Troubles())
         self._new_traces = (
             partial(new_trace_core, name_servers, trace_topic, traced_group=group) if trace else None

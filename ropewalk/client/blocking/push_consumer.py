@@ -23,6 +23,7 @@ from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue
 from ropewalk.client.core.consume.skipped import OnSkipped
 from ropewalk.client.core.options import make_options
+from ropewalk.client.core.produce.bodies import BODY_BYTES_MAX
 from ropewalk.client.stop_signals import StopSignals
 from ropewalk.format.names import TRACE_TOPIC
 
@@ -57,6 +58,7 @@ class PushConsumer(LoopClient[AsyncPushConsumer]):
         cached_count_max: int = 1000,
         cached_bytes_max: int = 100 * 1024 * 1024,
         cached_span_max: int = 2000,
+        body_bytes_max: int = BODY_BYTES_MAX,
         commit_interval: float = 5.0,
         rebalance_interval: float = 20.0,
         close_timeout: float = 10.0,
@@ -89,6 +91,8 @@ class PushConsumer(LoopClient[AsyncPushConsumer]):
         cached_count_max: unfinished messages of one queue at which reading pauses.
         cached_bytes_max: bytes of unfinished messages of one queue at which reading pauses.
         cached_span_max: offsets between the first unfinished message and the last read one at which reading pauses.
+        body_bytes_max: bytes that a compressed body may unpack to; asking for one that would take more raises
+            `BodyTooLarge`.
         commit_interval: how often progress is recorded.
         rebalance_interval: how often queues are divided anew, besides when a broker says so.
         close_timeout: how long `close` waits for handlers that are at work.

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 AT_LEAST: Mapping[str, float] = {"max_retries": -1, "pull_count": 1, "concurrency": 1, "batch_bytes": 1}
 """The least value of an option; others may be 0, and counts of things that wait must be 1."""
-COUNTS = ("batch_count", "pending_max", "cached_count_max", "cached_bytes_max")
+COUNTS = ("batch_count", "pending_max", "cached_count_max", "cached_bytes_max", "body_bytes_max")
 POSITIVE = ("timeout", "consume_timeout", "commit_interval", "rebalance_interval")
 TEXTS = ("group", "trace_topic")
 """Options that are text; `consume_from` may be a time too, and its core reads it."""

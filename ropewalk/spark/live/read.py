@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -144,6 +144,7 @@ class _Decoder:
             broker_name=task.key.broker,
             filter=RowFilter(tags=tags),
             decompress=options.decompress,
+            body_bytes_max=options.body_max_bytes,
             unwrap_batch=options.unwrap_batch,
             on_corrupt=options.on_corrupt,
             check_crc=_checks_bodies(options, selection),
@@ -158,7 +159,8 @@ class _Decoder:
         if not chunks:
             return
         body = chunks[0].body if len(chunks) == 1 else b"".join(chunk.body for chunk in chunks)
-        decoded = decode_pull(body, self._plan)
+        # Bodies are unpacked batch by batch, later: all that these answers hold may be gigabytes.
+        decoded = decode_pull(body, replace(self._plan, decompress=False))
         for place in decoded.damage:
             self._handle_damage(chunks, str(place))
         self._lost += sum(chunk.next - chunk.first for chunk in chunks if chunk.lost)
@@ -171,7 +173,21 @@ class _Decoder:
             self._check_gaps(chunks)
         if self._plan.filter.tags is None and self._task.last_ms is not None:
             self._check_last(chunks[-1], self._task.last_ms)
-        yield from decoded.batches
+        if decoded.has_compressed and self._plan.decompress:
+            yield from self._unpacked(body, chunks, {place.offset for place in decoded.damage})
+        else:
+            yield from decoded.batches
+
+    def _unpacked(self, body: bytes, chunks: list[Chunk], told: set[int]) -> Iterator[pa.RecordBatch]:
+        """Decode answers again, with their bodies unpacked; damage at the places in `told` was handled before."""
+        from ropewalk.spark.rows.decode import SegmentDecoder
+
+        for piece in SegmentDecoder(body, None, 0, None, self._plan).pieces():
+            for place in piece.damage:
+                if place.offset not in told:
+                    self._handle_damage(chunks, str(place))
+            if piece.batch is not None:
+                yield piece.batch
 
     def log_losses(self) -> None:
         if self._lost:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, cast
@@ -25,12 +25,10 @@ from ropewalk.format.record import decode_host
 from ropewalk.spark.rows.headers import Bools, Buffer, Headers, Ints, checksums
 from ropewalk.spark.rows.property_columns import Pairs, as_text, cut_pairs, is_one_of, ranges_of, views_of
 from ropewalk.spark.rows.row_filter import RowFilter
-from ropewalk.spark.rows.schema import SchemaMismatch, Selection
+from ropewalk.spark.rows.schema import BODY_BYTES_MAX, SchemaMismatch, Selection
 
-__all__ = ["BODY_SIZE_MAX", "Plan", "build_batch", "unpack_body"]
+__all__ = ["Plan", "build_batches", "unpack_body"]
 
-BODY_SIZE_MAX: Final = 1 << 30
-"""Bytes a compressed body may unfold to."""
 
 _INT_FIELDS: Final = {
     "queueId": "queue_id",
@@ -73,6 +71,8 @@ class Plan:
     broker_name: str | None = None
     filter: RowFilter = field(default_factory=RowFilter)
     decompress: bool = True
+    body_bytes_max: int = BODY_BYTES_MAX
+    """Bytes that a compressed body may unpack to, and all of one batch together."""
     unwrap_batch: bool = True
     on_corrupt: str = "fail"
     check_crc: bool = False
@@ -99,6 +99,10 @@ class Plan:
         return schema
 
 
+class _UnpackedTooMuch(Exception):
+    """Bodies that unpack to more than one batch may hold: the records have to be built in several."""
+
+
 @dataclass(slots=True)
 class BadRow:
     """A record whose shape is whole and whose body is not: where it begins in the buffer, and why."""
@@ -107,11 +111,29 @@ class BadRow:
     reason: str
 
 
-def build_batch(buffer: Buffer, headers: Headers, plan: Plan) -> tuple[pa.RecordBatch | None, list[BadRow]]:
-    """Build the chosen columns of the wanted records, and list those whose body is damaged.
+def build_batches(
+    buffer: Buffer, headers: Headers, plan: Plan
+) -> Iterator[tuple[pa.RecordBatch | None, list[BadRow]]]:
+    """Yield the records as one batch, or as several where their bodies unpack to more than one may hold.
 
-    All headers must be valid. Unless the plan keeps them, damaged rows are not in the batch. None when no row is left.
-    Raises SchemaMismatch for a column without a value where the schema says that there always is one.
+    Beside each batch stand its records whose body is damaged. All headers must be valid. Unless the plan keeps them,
+    damaged rows are in no batch. Raises SchemaMismatch for a column without a value where the schema says that there
+    always is one.
+    """
+    try:
+        built = _build_batch(buffer, headers, plan)
+    except _UnpackedTooMuch:
+        is_first_half = np.arange(len(headers)) < len(headers) // 2
+        yield from build_batches(buffer, headers.where(is_first_half), plan)
+        yield from build_batches(buffer, headers.where(~is_first_half), plan)
+    else:
+        yield built
+
+
+def _build_batch(buffer: Buffer, headers: Headers, plan: Plan) -> tuple[pa.RecordBatch | None, list[BadRow]]:
+    """Build the chosen columns of the wanted records; None when no row is left.
+
+    Raises _UnpackedTooMuch for several bodies that unpack to more than the plan allows a batch.
     """
     piece = _Piece(buffer, headers, plan)
     piece.choose_rows()
@@ -221,11 +243,16 @@ class _Piece:
         if self.plan.decompress and needs_body and (flags & MessageSysFlag.COMPRESSED).any():
             failed = {row.position for row in bad}
             view = memoryview(self.buffer)
+            room = self.plan.body_bytes_max
             for row in np.flatnonzero(flags & MessageSysFlag.COMPRESSED):
                 position = int(self.headers.positions[row])
                 stored = view[int(self.headers.body_start[row]) : int(self.headers.body_end[row])]
                 try:
-                    self.unpacked[position] = unpack_body(int(flags[row]), stored)
+                    plain = unpack_body(int(flags[row]), stored, self.plan.body_bytes_max)
+                    room -= len(plain)
+                    if room < 0 and self.unpacked:
+                        raise _UnpackedTooMuch
+                    self.unpacked[position] = plain
                 except CorruptRecord as exc:
                     if position not in failed:
                         bad.append(BadRow(position, str(exc)))
@@ -382,7 +409,7 @@ def _host_text(host: bytes) -> str:
     return f"{ip}:{port}"
 
 
-def unpack_body(sys_flag: int, body: Any, size_max: int = BODY_SIZE_MAX) -> bytes:
+def unpack_body(sys_flag: int, body: Any, size_max: int) -> bytes:
     """Unpack a compressed body. Raises CorruptRecord for one that cannot be unpacked."""
     match sys_flag & MessageSysFlag.COMPRESSION_MASK:
         case 0 | MessageSysFlag.COMPRESSION_ZLIB:
@@ -392,8 +419,9 @@ def unpack_body(sys_flag: int, body: Any, size_max: int = BODY_SIZE_MAX) -> byte
             except zlib.error as exc:
                 raise CorruptRecord(f"the body is marked ZLIB and does not unpack: {exc}") from None
             if not unpacker.eof:
-                reason = f"more than {size_max} bytes" if unpacker.unconsumed_tail else "cut short"
-                raise CorruptRecord(f"the ZLIB body is {reason}")
+                if len(plain) >= size_max:
+                    raise CorruptRecord(_too_large("ZLIB", size_max))
+                raise CorruptRecord("the ZLIB body is cut short")
             return plain
         case MessageSysFlag.COMPRESSION_LZ4:
             return _unpack_stream("lz4", body, size_max)
@@ -403,6 +431,10 @@ def unpack_body(sys_flag: int, body: Any, size_max: int = BODY_SIZE_MAX) -> byte
             raise CorruptRecord(f"the body is compressed in an unknown way (bits {kind:#x})")
 
 
+def _too_large(codec: str, size_max: int) -> str:
+    return f"the {codec} body unpacks to more than {size_max} bytes, the option bodyMaxBytes"
+
+
 def _unpack_stream(codec: str, body: Any, size_max: int) -> bytes:
     try:
         with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(body)), codec) as stream:
@@ -410,5 +442,5 @@ def _unpack_stream(codec: str, body: Any, size_max: int) -> bytes:
     except (OSError, pa.ArrowException) as exc:
         raise CorruptRecord(f"the body is marked {codec.upper()} and does not unpack: {exc}") from None
     if len(plain) > size_max:
-        raise CorruptRecord(f"the {codec.upper()} body is more than {size_max} bytes")
+        raise CorruptRecord(_too_large(codec.upper(), size_max))
     return plain

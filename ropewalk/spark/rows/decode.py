@@ -25,9 +25,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from ropewalk.codes import MessageSysFlag
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN, decode_record
-from ropewalk.spark.rows.columns import Plan, build_batch
+from ropewalk.spark.rows.columns import Plan, build_batches
 from ropewalk.spark.rows.headers import Buffer, Headers, Ints, as_array, read_headers, same_sizes
 from ropewalk.spark.rows.inner_batch import has_inner_batches, unwrap
 from ropewalk.spark.rows.schema import Selection
@@ -102,6 +103,8 @@ class Decoded:
     ended: Ended
     next_position: int
     """Of the buffer: where decoding stopped."""
+    has_compressed: bool = False
+    """Whether the body of any record is compressed."""
 
     @property
     def row_count(self) -> int:
@@ -133,7 +136,7 @@ def decode_segment(
         if piece.batch is not None:
             batches.append(piece.batch)
         damage += piece.damage
-    return Decoded(batches, damage, decoder.ended, decoder.position)
+    return Decoded(batches, damage, decoder.ended, decoder.position, decoder.has_compressed)
 
 
 def decode_pull(body: Buffer, plan: Plan) -> Decoded:
@@ -170,6 +173,8 @@ class SegmentDecoder:
         self.file_size = len(buffer) if file_size is None else file_size
         self.is_dledger = log_format == "dledger"
         self.ended = Ended.LIMIT
+        self.has_compressed = False
+        """Whether the body of any record so far was compressed."""
 
     def seek(self) -> bool:
         """Move to the first record at or behind `position`, for a start in the middle of anything."""
@@ -198,7 +203,7 @@ class SegmentDecoder:
         """Decode up to the end. After a piece with damage the caller may simply stop."""
         for headers, damage in self.steps():
             if headers is not None:
-                yield self._build(headers)
+                yield from self._build(headers)
             if damage is not None:
                 yield Piece(None, (damage,), (self.base_offset or 0) + self.position)
 
@@ -228,16 +233,20 @@ class SegmentDecoder:
             self.ended = Ended.ZEROS if why is Ended.DAMAGE else why
             return
 
-    def _build(self, headers: Headers) -> Piece:
+    def _build(self, headers: Headers) -> Iterator[Piece]:
         buffer, end = self.buffer, (self.base_offset or 0) + self.position
+        self.has_compressed |= bool((headers.of("sys_flag") & MessageSysFlag.COMPRESSED).any())
         if self.plan.unwrap_batch and has_inner_batches(headers):
-            buffer, headers = unwrap(buffer, headers, check_crc=self.plan.checks_crc)
-        batch, bad = build_batch(buffer, headers, self.plan)
-        if not bad:
-            return Piece(batch, (), end)
-        size = 0 if self.plan.on_corrupt == "keep" else 1
-        offsets = dict(zip(headers.positions.tolist(), headers.of("offset").tolist(), strict=True))
-        return Piece(batch, tuple(DamagedPlace(offsets[row.position], size, row.reason) for row in bad), end)
+            buffer, headers = unwrap(
+                buffer, headers, check_crc=self.plan.checks_crc, body_bytes_max=self.plan.body_bytes_max
+            )
+        for batch, bad in build_batches(buffer, headers, self.plan):
+            damage: tuple[DamagedPlace, ...] = ()
+            if bad:
+                size = 0 if self.plan.on_corrupt == "keep" else 1
+                offsets = dict(zip(headers.positions.tolist(), headers.of("offset").tolist(), strict=True))
+                damage = tuple(DamagedPlace(offsets[row.position], size, row.reason) for row in bad)
+            yield Piece(batch, damage, end)
 
     # -- where records begin -------------------------------------------------------------------------
 

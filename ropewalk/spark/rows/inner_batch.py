@@ -27,11 +27,14 @@ def has_inner_batches(headers: Headers) -> bool:
     return bool(((headers.fields["sys_flag"].astype(np.int32) & _BITS) == _BITS).any())
 
 
-def unwrap(buffer: Buffer, headers: Headers, *, check_crc: bool) -> tuple[bytes, Headers]:
+def unwrap(
+    buffer: Buffer, headers: Headers, *, check_crc: bool, body_bytes_max: int
+) -> tuple[bytes, Headers]:
     """Replace each inner batch by its messages, and return the new bytes and their headers.
 
-    One that cannot be taken apart stays as it is: its row shows the body as stored. So does one whose body is damaged,
-    where checksums are looked at: that of the record speaks for all of its messages, and theirs are made here.
+    One that cannot be taken apart stays as it is: its row shows the body as stored. So does one that would unpack to
+    more than is left of `body_bytes_max` for all together, and one whose body is damaged, where checksums are checked:
+    that of the record speaks for all of its messages, and theirs are made here.
     """
     view = memoryview(buffer)
     flags = headers.of("sys_flag")
@@ -43,7 +46,9 @@ def unwrap(buffer: Buffer, headers: Headers, *, check_crc: bool) -> tuple[bytes,
     for row, position in enumerate(headers.positions.tolist()):
         stored = bytes(view[position : position + int(sizes[row])])
         if int(flags[row]) & _BITS == _BITS:
-            parts += _messages_of(stored)
+            messages = _messages_of(stored, body_bytes_max)
+            body_bytes_max -= sum(map(len, messages))
+            parts += messages
         else:
             parts.append(stored)
     starts = np.zeros(len(parts), np.int64)
@@ -52,11 +57,12 @@ def unwrap(buffer: Buffer, headers: Headers, *, check_crc: bool) -> tuple[bytes,
     return data, read_headers(data, starts, None)
 
 
-def _messages_of(stored: bytes) -> list[bytes]:
+def _messages_of(stored: bytes, body_bytes_max: int) -> list[bytes]:
     try:
         record = decode_record(stored, check_crc=False)
         flags = record.sys_flag
-        body = unpack_body(flags, record.body) if flags & MessageSysFlag.COMPRESSED else record.body
+        is_packed = flags & MessageSysFlag.COMPRESSED
+        body = unpack_body(flags, record.body, max(body_bytes_max, 1)) if is_packed else record.body
         items = split_batch(body)
     except (CorruptRecord, MalformedBatch):
         return [stored]

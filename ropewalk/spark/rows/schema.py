@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
+    "BODY_BYTES_MAX",
     "COLUMNS",
     "PRESETS",
     "Column",
@@ -31,6 +32,10 @@ __all__ = [
     "chosen_columns",
     "selection_of",
 ]
+
+
+BODY_BYTES_MAX: Final = 64 << 20
+"""Bytes that a compressed body may unpack to, and all of one batch together, where nobody names a bound."""
 
 
 class SchemaMismatch(RopewalkError):

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from ropewalk.errors import CorruptRecord
 from ropewalk.format.record import RECORD_SIZE_MIN
-from ropewalk.spark.rows.columns import Plan, build_batch
+from ropewalk.spark.rows.columns import Plan, build_batches
 from ropewalk.spark.rows.decode import DamagedPlace, Ended, SegmentDecoder
 from ropewalk.spark.rows.headers import Bools, Buffer, Headers, Ints, read_headers
 from ropewalk.spark.rows.inner_batch import has_inner_batches, unwrap
@@ -277,11 +277,11 @@ def _read_run(
             else:
                 buffer, positions = _copied(opened, part)
                 base = None
-            batch, damage = _decode_run(buffer, positions, base, part, segment, split, plan)
-            for place in damage:
-                _log_losses(plan, report, segment.path, place)
-            if batch is not None:
-                yield batch
+            for batch, damage in _decode_run(buffer, positions, base, part, segment, split, plan):
+                for place in damage:
+                    _log_losses(plan, report, segment.path, place)
+                if batch is not None:
+                    yield batch
 
 
 def _copied(opened: _OpenSegment, part: _Run) -> tuple[bytes, Ints]:
@@ -301,13 +301,14 @@ def _decode_run(
     segment: Segment,
     split: QueueSplit,
     plan: Plan,
-) -> tuple[pa.RecordBatch | None, list[DamagedPlace]]:
+) -> Iterator[tuple[pa.RecordBatch | None, list[DamagedPlace]]]:
     claimed = np.ndarray((len(buffer) - 3,), ">i4", buffer, strides=(1,))[positions]
     same_size = claimed == part.sizes
     stale = [segment.base_offset + int(position) for position in part.positions[~same_size]]
     positions, part = positions[same_size], part.part(same_size)
     if not len(positions):
-        return None, [_stale(offset, split) for offset in stale]
+        yield None, [_stale(offset, split) for offset in stale]
+        return
     headers = read_headers(buffer, positions, base)
     same = headers.valid & (headers.of("queue_id") == split.queue.queue_id)
     same &= headers.of("queue_offset") == part.numbers
@@ -316,15 +317,17 @@ def _decode_run(
     stale += [segment.base_offset + int(position) for position in part.positions[~same]]
     damage = [_stale(offset, split) for offset in sorted(stale)]
     headers = headers.where(same)
+    yield None, damage
     if not len(headers):
-        return None, damage
+        return
     if plan.unwrap_batch and has_inner_batches(headers):
-        buffer, headers = unwrap(buffer, headers, check_crc=plan.checks_crc)
-    batch, bad = build_batch(buffer, headers, plan)
+        buffer, headers = unwrap(
+            buffer, headers, check_crc=plan.checks_crc, body_bytes_max=plan.body_bytes_max
+        )
     offsets = dict(zip(headers.positions.tolist(), headers.of("offset").tolist(), strict=True))
     kept = plan.on_corrupt == "keep"
-    damage += [DamagedPlace(offsets[row.position], 0 if kept else 1, row.reason) for row in bad]
-    return batch, damage
+    for batch, bad in build_batches(buffer, headers, plan):
+        yield batch, [DamagedPlace(offsets[row.position], 0 if kept else 1, row.reason) for row in bad]
 
 
 def _topic_is(buffer: Buffer, headers: Headers, topic: bytes) -> Bools:

@@ -61,6 +61,7 @@ def decode_plan(options: Options, selection: Selection) -> Plan:
     return Plan(
         selection,
         decompress=options.decompress,
+        body_bytes_max=options.body_max_bytes,
         unwrap_batch=options.unwrap_batch,
         on_corrupt=options.on_corrupt,
         check_crc=bool(options.check_crc),

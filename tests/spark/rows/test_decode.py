@@ -324,6 +324,41 @@ def test_bodies_are_unpacked_by_the_kind_their_flag_names() -> None:
     assert [row["body"] for row in rows_of(decode(log, decompress=False))] == list(packed.values())
 
 
+def packed_with(codec: str, body: bytes) -> tuple[int, bytes]:
+    """Return the flags of a compressed body, and its bytes."""
+    kinds = {
+        "zlib": MessageSysFlag.COMPRESSION_ZLIB,
+        "lz4": MessageSysFlag.COMPRESSION_LZ4,
+        "zstd": MessageSysFlag.COMPRESSION_ZSTD,
+    }
+    packed = zlib.compress(body) if codec == "zlib" else pa.Codec(codec).compress(body).to_pybytes()
+    return MessageSysFlag.COMPRESSED | kinds[codec], packed
+
+
+@pytest.mark.parametrize("codec", ["zlib", "lz4", "zstd"])
+def test_bodies_that_unpack_to_more_than_a_batch_may_hold_come_in_several(codec: str) -> None:
+    size = 1 << 20
+    flag, packed = packed_with(codec, bytes(size))
+    log = log_of([{"sys_flag": flag, "body": packed, "queue_offset": n} for n in range(20)])
+    decoded = decode(log, body_bytes_max=3 * size)
+    assert all(batch.nbytes < 4 * size for batch in decoded.batches)
+    rows = rows_of(decoded)
+    assert [row["queueOffset"] for row in rows] == list(range(20)) and not decoded.damage
+    assert all(len(row["body"]) == size for row in rows)
+
+
+@pytest.mark.parametrize("codec", ["zlib", "lz4", "zstd"])
+def test_one_body_beyond_the_bound_is_damage_that_names_the_option(codec: str) -> None:
+    size = 1 << 20
+    flag, packed = packed_with(codec, bytes(size))
+    log = log_of([{}, {"sys_flag": flag, "body": packed}, {}])
+    decoded = decode(log, body_bytes_max=size - 1, on_corrupt="skip")
+    assert [row["body"] for row in rows_of(decoded)] == [b"hello"] * 2
+    (place,) = decoded.damage
+    assert f"more than {size - 1} bytes, the option bodyMaxBytes" in place.reason
+    assert not decode(log, body_bytes_max=size).damage
+
+
 @pytest.mark.parametrize("kind", [0, 0x100, 0x200, 0x300, 0x700])
 def test_a_body_that_does_not_unpack_is_damage_or_shown_as_stored(kind: int) -> None:
     log = log_of([{}, {"sys_flag": MessageSysFlag.COMPRESSED | kind, "body": b"nonsense"}, {}])

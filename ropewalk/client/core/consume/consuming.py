@@ -43,7 +43,7 @@ from ropewalk.client.core.messages import (
     command_of,
     send_request,
 )
-from ropewalk.client.core.produce.bodies import compress_body
+from ropewalk.client.core.produce.bodies import BODY_BYTES_MAX, compress_body
 from ropewalk.client.core.routes import MASTER_ID, Queue
 from ropewalk.client.core.steps import Steps, answer_header, ask, ask_twice, require_success
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
@@ -91,6 +91,8 @@ class ConsumerIdentity:
     broadcasting: bool = False
     active: bool = False
     """Pulls when it likes, and takes no part in sharing queues out."""
+    body_bytes_max: int = BODY_BYTES_MAX
+    """Bytes that a compressed body may unpack to."""
 
     def __post_init__(self) -> None:
         reason = check_group(self.group)
@@ -331,7 +333,11 @@ class ConsumerCore:
         header = answer_header(PullResponseHeader, answer)
         check_found(status, offset, header.next_begin_offset, answer.body)
         self._pull_from[queue] = header.suggest_which_broker_id
-        messages = decode_received(answer.body, queue) if status is PullStatus.FOUND else []
+        messages = (
+            decode_received(answer.body, queue, self.identity.body_bytes_max)
+            if status is PullStatus.FOUND
+            else []
+        )
         subscription = self.subscription(queue.topic)
         if subscription.tags:
             messages = [message for message in messages if subscription.wants(message.tags)]
@@ -410,11 +416,13 @@ class ConsumerCore:
         queues = route.write_queues()
         if not queues:
             raise error_for(ResponseCode.NO_PERMISSION, f"{topic} has no queue that can be written to")
-        sys_flag, body = compress_body(message.body)
+        sys_flag, body = message.wire_body
+        if not sys_flag:
+            sys_flag, body = compress_body(body)
         command = send_request(
             topic,
             queues[0],
-            Message(message.body, properties=properties),
+            Message(body, properties=properties),
             message.message_id,
             self._now_ms(),
             producer_group="CLIENT_INNER_PRODUCER",

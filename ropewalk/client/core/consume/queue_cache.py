@@ -69,10 +69,10 @@ class QueueCache:
                     f"message {message.queue_offset} came again, while it is being handled"
                 )
             self._unfinished[message.queue_offset] = message
-            self.size += len(message.body)
+            self.size += len(message.wire_body[1])
         self.next_offset = next_offset
 
     def finish(self, message: ReceivedMessage) -> None:
         """Remove a message that was handled or given up."""
         self._unfinished.pop(message.queue_offset)
-        self.size -= len(message.body)
+        self.size -= len(message.wire_body[1])

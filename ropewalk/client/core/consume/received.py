@@ -6,18 +6,24 @@ dead letter that of the dead letters, a copy that of the copy.
 
 A pull brings dozens of messages, and most programs look at little but their bodies. So `decode_received` checks each
 record, takes its body out and leaves the text of its properties unread until somebody asks: a third of the time.
+
+A compressed body stays compressed until it is asked for: a batch of some kilobytes may unpack to gigabytes. One that is
+large is unpacked anew each time, so that messages which wait for their turn take no more memory than they did on the
+wire.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ropewalk.client.core.options import check_count
-from ropewalk.client.core.produce.bodies import decompress_body
+from ropewalk.client.core.produce.bodies import BODY_BYTES_MAX, unpack_body
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import MessageSysFlag
+from ropewalk.errors import BodyTooLarge
 from ropewalk.format.names import RETRY_PREFIX
 from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, parse_properties, split_keys
 from ropewalk.format.record import (
@@ -35,6 +41,8 @@ from ropewalk.format.record import (
 )
 
 _HEAD_SIZE: Final = HEAD_V4.size
+_KEPT_BYTES_MAX: Final = 1 << 20
+"""A body that unpacks to more is not kept in its message."""
 _EXTRAORDINARY: Final = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6 | MessageSysFlag.COMPRESSED
 _RETRY_TOPIC: Final = P.RETRY_TOPIC.encode()
 
@@ -64,18 +72,21 @@ class ReceivedMessage:
 
     __slots__ = (
         "_body",
+        "_body_bytes_max",
         "_born_ms",
         "_keys",
         "_log_offset",
         "_message_id",
         "_note",
         "_offset_id",
+        "_packed",
         "_properties",
         "_queue_offset",
         "_raw",
         "_source",
         "_store_host",
         "_stored_ms",
+        "_sys_flag",
         "_tags",
         "_topic",
         "_tries",
@@ -115,6 +126,9 @@ class ReceivedMessage:
         # Of a message that was pulled these two are there first, and the properties and ids only when asked for.
         self._raw = b""
         self._store_host = b""
+        self._packed = b""
+        self._sys_flag = 0
+        self._body_bytes_max = BODY_BYTES_MAX
 
     @property
     def topic(self) -> str:
@@ -123,6 +137,10 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
+        """The body as it was sent. One that was compressed is unpacked now, and again next time if it is large.
+
+        Raises `BodyTooLarge` where that takes more than the consumer's `body_bytes_max`.
+        """
         return self._body
 
     @property
@@ -185,18 +203,27 @@ class ReceivedMessage:
         return self._note
 
     @property
+    def wire_body(self) -> tuple[int, bytes]:
+        """The body as it travels, and the flags that say how it is compressed: 0 for one that is not."""
+        return (self._sys_flag, self._packed) if self._packed else (0, self._body)
+
+    @property
     def group(self) -> str | None:
         """The message group it was sent with."""
         return self.properties.get(P.SHARDING_KEY)
 
     def tried_again(self, times: int) -> ReceivedMessage:
         """Return the same message after so many more tries."""
-        return ReceivedMessage(**{**self._fields(), "reconsume_times": self._tries + times})
+        message = _restored(self._state())
+        message._tries += times
+        return message
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ReceivedMessage):
             return NotImplemented
-        return self._fields() == other._fields()
+        if any(getattr(self, name) != getattr(other, name) for name in _FIELDS):
+            return False
+        return self.wire_body == other.wire_body or (self.body, self.note) == (other.body, other.note)
 
     __hash__ = None  # type: ignore[assignment]  # its properties are a dictionary
 
@@ -211,19 +238,48 @@ class ReceivedMessage:
             parts.append(f"keys={self.keys!r}")
         if self._tries:
             parts.append(f"reconsume_times={self._tries}")
-        if self._note is not None:
-            parts.append(f"note={self._note!r}")
-        return f"<ReceivedMessage {' '.join(parts)} {shown_body(self._body)}>"
+        if self.note is not None:
+            parts.append(f"note={self.note!r}")
+        try:
+            parts.append(shown_body(self.body))
+        except BodyTooLarge:
+            parts.append(f"({len(self._packed)} bytes, compressed)")
+        return f"<ReceivedMessage {' '.join(parts)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ReceivedMessage, tuple(self._fields().values())
+        return _restored, (self._state(),)
 
-    def _fields(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _FIELDS}
+    def _state(self) -> dict[str, Any]:
+        """Return the slots that are filled."""
+        state = {}
+        for name in self.__slots__:
+            with suppress(AttributeError):
+                state[name] = object.__getattribute__(self, name)
+        return state
+
+    def _unpack(self) -> tuple[bytes, str | None]:
+        """Return the body that was compressed, and the note on it; keep a small one."""
+        try:
+            body, note = unpack_body(self._sys_flag, self._packed, self._body_bytes_max)
+        except BodyTooLarge as exc:
+            raise BodyTooLarge(
+                f"{exc}, the body_bytes_max of this consumer: message {self._message_id} of {self._topic}"
+            ) from None
+        self._note = note
+        if len(body) <= _KEPT_BYTES_MAX:
+            self._body = body
+        return body, note
 
     def _fill(self, name: str) -> Any:
         """Decode the field of an empty slot: it was left unread until now."""
         match name:
+            case "_body":
+                return self._unpack()[0]
+            case "_note":
+                try:
+                    return self._unpack()[1]
+                except BodyTooLarge as exc:
+                    return str(exc)
             case "_properties":
                 self._properties = parse_properties(self._raw)
                 return self._properties
@@ -247,7 +303,6 @@ class ReceivedMessage:
 
 _FIELDS: Final = (
     "topic",
-    "body",
     "keys",
     "tags",
     "properties",
@@ -259,21 +314,34 @@ _FIELDS: Final = (
     "queue_offset",
     "log_offset",
     "offset_message_id",
-    "note",
 )
+"""What makes two messages equal, beside their bodies."""
 
 
-def received(record: Record, source: TopicQueue) -> ReceivedMessage:
+def _restored(state: Mapping[str, Any]) -> ReceivedMessage:
+    """Return a message with these slots filled."""
+    message = _new(ReceivedMessage)
+    for name, value in state.items():
+        setattr(message, name, value)
+    return message
+
+
+def received(record: Record, source: TopicQueue, body_bytes_max: int = BODY_BYTES_MAX) -> ReceivedMessage:
     """Return a record read from `source`, as its consumer should see it."""
-    body, note = decompress_body(record.sys_flag, record.body)
     message = _new(ReceivedMessage)
     message._raw = record.raw_properties
     message._properties = record.properties
     message._store_host = encode_host(*record.store_host)
     is_retried = source.topic.startswith(RETRY_PREFIX)
     message._topic = record.properties.get(P.RETRY_TOPIC, source.topic) if is_retried else source.topic
-    message._body = body
-    message._note = note
+    if record.sys_flag & MessageSysFlag.COMPRESSED:
+        message._packed = record.body
+        message._sys_flag = record.sys_flag & (MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_MASK)
+        message._body_bytes_max = body_bytes_max
+    else:
+        message._body = record.body
+        message._packed = b""
+        message._note = None
     message._tries = record.reconsume_times
     message._born_ms = record.born_timestamp
     message._stored_ms = record.store_timestamp
@@ -283,13 +351,15 @@ def received(record: Record, source: TopicQueue) -> ReceivedMessage:
     return message
 
 
-def decode_received(data: bytes, source: TopicQueue) -> list[ReceivedMessage]:
+def decode_received(
+    data: bytes, source: TopicQueue, body_bytes_max: int = BODY_BYTES_MAX
+) -> list[ReceivedMessage]:
     """Return the records of a pull's answer, back to back. Raises `CorruptRecord`. HOT: a pull brings dozens."""
     topic = source.topic
     is_retried = topic.startswith(RETRY_PREFIX)
     name = topic.encode()
     if len(name) > TOPIC_SIZE_MAX_V1:
-        return [received(record, source) for record in decode_records(data)]
+        return [received(record, source, body_bytes_max) for record in decode_records(data)]
     messages: list[ReceivedMessage] = []
     topic_field = len(name).to_bytes(1, "big") + name
     # Behind the body: the topic's length, the topic, the properties' length.
@@ -324,6 +394,7 @@ def decode_received(data: bytes, source: TopicQueue) -> list[ReceivedMessage]:
                     message._store_host = store_host
                     message._topic = topic
                     message._body = body
+                    message._packed = b""
                     message._note = None
                     message._tries = tries
                     message._born_ms = born_ms
@@ -335,7 +406,7 @@ def decode_received(data: bytes, source: TopicQueue) -> list[ReceivedMessage]:
                     position = record_end
                     continue
         record = decode_record(data, position)
-        messages.append(received(record, source))
+        messages.append(received(record, source, body_bytes_max))
         position += record.size
     return messages
 

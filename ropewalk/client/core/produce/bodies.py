@@ -10,16 +10,28 @@ from __future__ import annotations
 import zlib
 
 from ropewalk.codes import MessageSysFlag
+from ropewalk.errors import BodyTooLarge
 
 ZLIB_TYPES = (0, MessageSysFlag.COMPRESSION_ZLIB)
 OTHER_TYPES = {MessageSysFlag.COMPRESSION_LZ4: "LZ4", MessageSysFlag.COMPRESSION_ZSTD: "ZSTD"}
 
-BODY_SIZE_MAX = 64 * 1024 * 1024
-"""Bytes a body may grow to. A few kilobytes of ZLIB can unfold to gigabytes."""
+BODY_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes a body may unpack to where its reader names no bound: a few kilobytes of ZLIB can unpack to gigabytes."""
 
 
-def decompress_body(sys_flag: int, body: bytes, size_max: int = BODY_SIZE_MAX) -> tuple[bytes, str | None]:
+def decompress_body(sys_flag: int, body: bytes, size_max: int = BODY_BYTES_MAX) -> tuple[bytes, str | None]:
     """Undo the compression `sys_flag` names. Returns the body, and a note when it could not be undone."""
+    try:
+        return unpack_body(sys_flag, body, size_max)
+    except BodyTooLarge as exc:
+        return body, f"{exc}: shown as stored"
+
+
+def unpack_body(sys_flag: int, body: bytes, size_max: int) -> tuple[bytes, str | None]:
+    """Undo the compression `sys_flag` names. Raises `BodyTooLarge` for a body of more than `size_max` bytes.
+
+    Returns the body as it is, with a note, where its compression is unknown or its bytes are damaged.
+    """
     if not sys_flag & MessageSysFlag.COMPRESSED:
         return body, None
     kind = sys_flag & MessageSysFlag.COMPRESSION_MASK
@@ -36,8 +48,9 @@ def decompress_body(sys_flag: int, body: bytes, size_max: int = BODY_SIZE_MAX) -
     except zlib.error as exc:
         return body, f"the body says it is compressed with ZLIB but does not unpack ({exc}): shown as stored"
     if not unpacker.eof:
-        reason = f"unpacks to more than {size_max} bytes" if unpacker.unconsumed_tail else "is cut short"
-        return body, f"the ZLIB body {reason}: shown as stored"
+        if len(plain) >= size_max:
+            raise BodyTooLarge(f"the ZLIB body unpacks to more than {size_max} bytes")
+        return body, "the ZLIB body is cut short: shown as stored"
     return plain, None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import tracemalloc
 import zlib
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ import pytest
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, decode_received, received
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import MessageSysFlag
-from ropewalk.errors import CorruptRecord
+from ropewalk.errors import BodyTooLarge, CorruptRecord
 from ropewalk.format.properties import encode_properties
 from ropewalk.format.record import decode_records, encode_host, encode_record
 
@@ -116,3 +117,76 @@ def test_the_topic_of_a_dead_letter_is_where_it_lies() -> None:
         assert [message.topic for message in decode_received(data, source)] == [shown]
         assert decode_received(data, source)[0].properties["RETRY_TOPIC"] == "orders"
         assert one_by_one(data, source)[0].topic == shown
+
+
+# -- compressed bodies ----------------------------------------------------------------------------------
+
+PACKED = MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_ZLIB
+MIB = 1 << 20
+
+
+def bombs(count: int, size: int) -> bytes:
+    """Return records of some kilobytes whose bodies unpack to `size` bytes each."""
+    return record(zlib.compress(bytes(size), 9), sys_flag=PACKED, UNIQ_KEY="7F04") * count
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """Return how much memory was allocated at once while `work` ran."""
+    tracemalloc.start()
+    try:
+        kept = work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        del kept
+        tracemalloc.stop()
+
+
+def test_an_answer_of_compressed_bodies_takes_no_more_than_it_did_on_the_wire() -> None:
+    data = bombs(32, 8 * MIB)
+    assert len(data) < 512 << 10
+    assert peak_bytes(lambda: decode_received(data, SOURCE)) < 2 * MIB
+
+
+def test_bodies_that_were_looked_at_are_not_all_kept() -> None:
+    data = bombs(32, 8 * MIB)
+
+    def look() -> list[ReceivedMessage]:
+        messages = decode_received(data, SOURCE)
+        assert all(len(message.body) == 8 * MIB for message in messages)
+        return messages
+
+    assert peak_bytes(look) < 32 * MIB
+
+
+def test_a_body_beyond_the_bound_is_an_error_that_names_the_option() -> None:
+    (message,) = decode_received(bombs(1, 64 * MIB), SOURCE)
+
+    def look() -> None:
+        with pytest.raises(BodyTooLarge, match=r"than 16777216 bytes, the body_bytes_max .* 7F04 of orders"):
+            _ = message.body
+
+    assert peak_bytes(look) < 40 * MIB
+    assert "compressed" in repr(message) and "16777216" in (message.note or "")
+    (smaller,) = decode_received(bombs(1, 1001), SOURCE, 1000)
+    with pytest.raises(BodyTooLarge):
+        _ = smaller.body
+    (exact,) = decode_received(bombs(1, 1000), SOURCE, 1000)
+    assert exact.body == bytes(1000) and exact.note is None
+
+
+def test_a_compressed_message_is_copied_compared_and_sent_on_as_it_travelled() -> None:
+    data = bombs(1, 64 * MIB)
+    (message,) = decode_received(data, SOURCE)
+    again = message.tried_again(1)
+    assert peak_bytes(lambda: pickle.loads(pickle.dumps(message)) == copy.copy(message) == message) < 4 * MIB
+    assert again.wire_body == message.wire_body and again != message
+    flags, body = message.wire_body
+    assert flags == PACKED and body == zlib.compress(bytes(64 * MIB), 9)
+
+
+def test_a_damaged_or_unknown_compression_is_shown_as_stored_with_a_note() -> None:
+    (damaged,) = decode_received(record(b"nonsense", sys_flag=PACKED), SOURCE)
+    assert damaged.body == b"nonsense" and "does not unpack" in (damaged.note or "")
+    lz4 = MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_LZ4
+    (other,) = decode_received(record(b"packed", sys_flag=lz4), SOURCE)
+    assert other.body == b"packed" and "LZ4" in (other.note or "")
