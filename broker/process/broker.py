@@ -24,6 +24,7 @@ from broker.namesrv.handlers import name_server_handlers
 from broker.namesrv.server import EXPIRE_INTERVAL_S, NameServer
 from broker.process.announcement import ready_line
 from broker.process.launch import (
+    STORE_FILES,
     StartFailed,
     connections_max,
     monotonic_ms,
@@ -66,7 +67,8 @@ class BrokerProcess:
             out_max=config.outgoing_bytes_max,
             out_total_max=config.outgoing_bytes_total_max,
             idle_s=config.server_channel_max_idle_time_seconds,
-            connections_max=connections_max(),
+            first_request_s=config.first_request_timeout_seconds,
+            connections_max=connections_max(STORE_FILES),
         )
         self._budget = IncomingBudget(config.incoming_bytes_total_max, monotonic_ms)
         self.name_server = None if config.namesrv_addr else NameServer(monotonic_ms)

@@ -24,7 +24,8 @@ from ropewalk.errors import RopewalkError
 
 log = structlog.get_logger("broker.process")
 
-_STORE_FILES = 1024
+STORE_FILES = 1024
+"""Descriptors that a broker keeps for segments, queue files and other members."""
 _CONNECTIONS_MAX = 1_000_000
 _DESCRIPTORS_MIN = 128
 _NAMED_MAX = 3
@@ -136,10 +137,12 @@ def refuse_few_descriptors() -> None:
         )
 
 
-def connections_max() -> int:
-    """Return the number of descriptors for connections; the store keeps the rest for segments and queue files."""
+def connections_max(kept: int) -> int:
+    """Return the number of clients that may be connected, which leaves `kept` descriptors, and log it."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return max(limit - _STORE_FILES, limit // 4) if limit != resource.RLIM_INFINITY else _CONNECTIONS_MAX
+    places = max(limit - kept, limit // 4) if limit != resource.RLIM_INFINITY else _CONNECTIONS_MAX
+    log.info("places for connections", places=places, open_files_limit=limit)
+    return places
 
 
 def way_out(exc: OSError, any_port: str, other_address: str) -> str:

@@ -12,6 +12,7 @@ from broker.namesrv.handlers import name_server_handlers
 from broker.namesrv.server import EXPIRE_INTERVAL_S, NameServer
 from broker.process.launch import (
     StartFailed,
+    connections_max,
     monotonic_ms,
     open_log,
     raise_file_limit,
@@ -26,9 +27,13 @@ from broker.process.stop_signals import StopSignals, ignore_stop_signals
 from broker.remoting.incoming import IncomingBudget
 from broker.remoting.session import Session
 from broker.remoting.shell import Shell
+from broker.remoting.sockets import Kind
 from ropewalk.client.core.addresses import Address
 
 log = structlog.get_logger("broker.process")
+
+_KEPT_FILES = 64
+"""Descriptors for all but connections."""
 
 
 class NamesrvProcess:
@@ -38,7 +43,7 @@ class NamesrvProcess:
     next_turn_s = None
 
     def __init__(self) -> None:
-        self.shell = Shell(self)
+        self.shell = Shell(self, connections_max=connections_max(_KEPT_FILES))
         self.name_server = NameServer(monotonic_ms)
         self._budget = IncomingBudget(now_ms=monotonic_ms)
 
@@ -61,6 +66,7 @@ class NamesrvProcess:
                 options.host,
                 options.port,
                 lambda link: Session(link, handlers, self.name_server.closed, budget=self._budget),
+                Kind.LOOKUP,
             )
         except OSError as exc:
             raise StartFailed(

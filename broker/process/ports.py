@@ -9,6 +9,7 @@ import structlog
 from broker.process.launch import StartFailed, way_out
 from broker.remoting.connection import MakeSession
 from broker.remoting.shell import Shell
+from broker.remoting.sockets import Kind
 from broker.settings.config import METRICS_PORTS, BrokerConfig
 from broker.settings.dledger import peers_of
 from broker.web.server import MetricsServer
@@ -60,12 +61,12 @@ class PortBinder:
             (own,) = [
                 each for each in peers_of(config.d_leger_peers) if each.member == config.d_leger_self_id
             ]
-            return self._listen("dLegerPeers", own.port, session)
-        return self._listen("haListenPort", config.ha_listen_port, session)
+            return self._listen("dLegerPeers", own.port, session, Kind.MEMBER)
+        return self._listen("haListenPort", config.ha_listen_port, session, Kind.MEMBER)
 
     def bind_name_server(self, session: MakeSession) -> int:
         """Listen for clients of the embedded name server; return the port."""
-        return self._listen("namesrvPort", self._config.namesrv_port, session)
+        return self._listen("namesrvPort", self._config.namesrv_port, session, Kind.LOOKUP)
 
     def bind_metrics(self, server: MetricsServer) -> int:
         """Have the server of the metrics listen; return the port."""
@@ -85,9 +86,9 @@ class PortBinder:
             log.warning("the metrics port is taken: metrics are at the next free one", taken=port, port=found)
         return found
 
-    def _listen(self, what: str, port: int, make: MakeSession) -> int:
+    def _listen(self, what: str, port: int, make: MakeSession, kind: Kind = Kind.CLIENT) -> int:
         try:
-            return self._shell.listeners.listen(self._config.bind_address, port, make)
+            return self._shell.listeners.listen(self._config.bind_address, port, make, kind)
         except OSError as exc:
             key = what if what in ("namesrvPort", "haListenPort") else "listenPort"
             if what == "dLegerPeers":  # its port is known to the others: no free one will do

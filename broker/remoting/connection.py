@@ -17,6 +17,7 @@ from typing import Final, Protocol, TypeAlias
 
 import structlog
 
+from broker.remoting.origins import origin_of
 from broker.remoting.outgoing import OutgoingBudget
 from ropewalk.errors import RemoteProtocolError
 
@@ -107,6 +108,8 @@ class Connection:
         "dirty",
         "fd",
         "mask",
+        "origin",
+        "patient",
         "out",
         "out_size",
         "stall_exempt",
@@ -116,8 +119,10 @@ class Connection:
         "session",
     )
 
-    def __init__(self, owner: ConnectionOwner, sock: socket.socket, peer: tuple[str, int]) -> None:
-        """`sock` does not block."""
+    def __init__(
+        self, owner: ConnectionOwner, sock: socket.socket, peer: tuple[str, int], *, is_guest: bool = False
+    ) -> None:
+        """`sock` does not block; `is_guest`: whether a client may be at its other end, who has a place among many."""
         self._owner = owner
         self.budget = owner.budget
         self._sock = sock
@@ -135,7 +140,13 @@ class Connection:
         """The receiver of arriving bytes in the session's place; it copies what it keeps out of the shell's buffer."""
         self.paused = False
         self.mask = IN
-        self.active = self.progress = time.monotonic()
+        self.active = 0.0
+        """When the socket was ready to be read or written last; 0 before it ever was."""
+        self.progress = time.monotonic()
+        self.origin = origin_of(peer[0]) if is_guest else ""
+        """The origin that it counts under; none for a member."""
+        self.patient = False
+        """Whether it may say nothing for as long as it likes while there are places enough."""
         self.session: ConnectionHandler
 
     def send(self, data: bytes | memoryview) -> None:

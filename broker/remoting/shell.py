@@ -22,7 +22,8 @@ import structlog
 from broker.remoting.connection import OUT, Connection, MakeSession
 from broker.remoting.event_loop import EventLoop, Events, WaitHints
 from broker.remoting.outgoing import TOTAL_MAX, OutgoingBudget
-from broker.remoting.sockets import Listeners, connect
+from broker.remoting.places import Places
+from broker.remoting.sockets import Kind, Listeners, connect
 
 __all__ = ["Shell", "Turns"]
 
@@ -58,17 +59,23 @@ class Shell:
         out_total_max: int = TOTAL_MAX,
         stall_s: float = 30.0,
         idle_s: float = 120.0,
+        first_request_s: float = 10.0,
         connections_max: int = 1 << 30,
     ) -> None:
-        """`connections_max` leaves descriptors to the store: a file it cannot open would stop everybody."""
+        """`connections_max` leaves descriptors to the store: a file it cannot open would stop everybody.
+
+        A client over whose connection nothing arrives for `first_request_s` after it came is closed.
+        """
         self._turns = turns
         self.loop = EventLoop(turns)
         self.epoll = self.loop.epoll
         self.connections: dict[int, Connection] = {}
-        self.listeners = Listeners(self.epoll, self._adopt, self.connections, connections_max)
+        self.places = Places(connections_max)
+        self.listeners = Listeners(self.epoll, self._adopt, self.make_room)
         self.budget = OutgoingBudget(out_max, out_total_max)
         self._stall_s = stall_s
         self._idle_s = idle_s
+        self._first_request_s = first_request_s
         # What connections see of it (`ConnectionOwner`).
         self.now = time.monotonic()
         self.ready_count = 0
@@ -164,24 +171,46 @@ class Shell:
         sock, peer = await connect(host, port, timeout_s)
         return self._adopt(sock, peer, make_session)
 
-    def _adopt(self, sock: socket.socket, peer: tuple[str, int], make_session: MakeSession) -> Connection:
-        connection = Connection(self, sock, peer)
+    def _adopt(
+        self,
+        sock: socket.socket,
+        peer: tuple[str, int],
+        make_session: MakeSession,
+        kind: Kind = Kind.MEMBER,
+    ) -> Connection:
+        connection = Connection(self, sock, peer, is_guest=kind is not Kind.MEMBER)
+        connection.patient = kind is not Kind.CLIENT
         self.priority_fds.discard(connection.fd)  # of one that never came to be
         connection.session = make_session(connection)
         self.connections[connection.fd] = connection
         self.epoll.register(connection.fd, connection.mask)
+        if connection.origin:
+            self.places.add(connection)
+            if self.places.is_overfull:
+                self.make_room()
         return connection
+
+    def make_room(self) -> bool:
+        """Close the connection of a client that has to go for others; return whether there was any."""
+        goes = self.places.pop_next(time.monotonic())
+        if goes is not None:
+            goes.close()
+        return goes is not None
 
     def _drop(self, connection: Connection) -> None:
         if self.connections.pop(connection.fd, None) is None:
             return
         self.priority_fds.discard(connection.fd)
+        self.places.remove(connection)
         connection.end()
 
     def sweep(self) -> None:
         """Close connections that take nothing or say nothing; call every second or so."""
         self.now = now = time.monotonic()
         self.listeners.listen_again()
+        self.places.report()
+        pressed = self.places.is_pressed
+        mute = 0
         for connection in self.connections.values():
             connection.detach_from_map()
             if connection.out and now - connection.progress > self._stall_s:
@@ -195,6 +224,20 @@ class Shell:
                 connection.close()
             elif now - max(connection.active, connection.progress) > self._idle_s:
                 connection.close()
+            elif (
+                not connection.active
+                and now - connection.progress > self._first_request_s
+                and (pressed or not connection.patient)
+                and connection.origin
+            ):
+                mute += 1
+                connection.close()
+        if mute:
+            log.info(
+                "closed connections over which no request came",
+                connections=mute,
+                seconds=self._first_request_s,
+            )
         for connection in self.budget.excess(self.connections.values()):
             log.warning(
                 "closed a peer that takes its answers slowly, as all together are owed too much",

@@ -1,7 +1,8 @@
 """The ways by which sockets come into the process: accepted at a port, or connected to a peer.
 
-A listener that cannot accept, because descriptors have run out or are left to the store, is taken off the epoll: it
-would stay ready, and the loop would spin. `Listeners.listen_again` puts it back.
+Where descriptors run out, a client's connection that is of least use goes for the newcomer. A listener that cannot
+accept even so is taken off the epoll: it would stay ready, and the loop would spin. `Listeners.listen_again` puts it
+back.
 """
 
 from __future__ import annotations
@@ -10,38 +11,60 @@ import errno
 import os
 import select
 import socket
-from collections.abc import Callable, Sized
-from typing import Final, TypeAlias
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Final, Protocol, TypeAlias
 
 import structlog
 import trio
 
-from broker.remoting.connection import IN, MakeSession, ipv4_form
+from broker.remoting.connection import IN, Connection, MakeSession, ipv4_form
 
-__all__ = ["Adopt", "Listeners", "connect"]
+__all__ = ["Adopt", "Kind", "Listeners", "connect"]
 
 log = structlog.get_logger("broker.serve")
 
 _BACKLOG: Final = 1024
+_ACCEPT_MAX: Final = 64
+"""Connections that one turn accepts from one listener; those that wait have turns of their own."""
+_ROOM: Final = 64
+"""Connections that make room at once where descriptors have run out."""
 
 Address: TypeAlias = tuple[str, int]
-Adopt: TypeAlias = Callable[[socket.socket, Address, MakeSession], object]
-"""A connected socket that does not block, its peer, and the maker of its session."""
+
+
+class Kind(Enum):
+    """The kind of peers that a listener is for."""
+
+    MEMBER = auto()
+    """Of the group. Whoever serves them bounds their number, and knows which of them counts."""
+    CLIENT = auto()
+    """Clients, which send a request as soon as they are connected."""
+    LOOKUP = auto()
+    """Clients of a name server: RocketMQ's connect to every name server and ask one, the others when it is gone."""
+
+
+class Adopt(Protocol):
+    """The function that takes a connected socket over, which does not block."""
+
+    def __call__(
+        self, sock: socket.socket, peer: Address, make_session: MakeSession, kind: Kind
+    ) -> Connection: ...
 
 
 class Listeners:
     """The listening sockets of one process."""
 
-    def __init__(self, epoll: select.epoll, adopt: Adopt, connections: Sized, connections_max: int) -> None:
-        """`adopt` takes each accepted socket over, while there are fewer `connections` than `connections_max`."""
+    def __init__(self, epoll: select.epoll, adopt: Adopt, make_room: Callable[[], bool]) -> None:
+        """`make_room` closes the connection of least use, and returns whether there was any."""
         self._epoll = epoll
         self._adopt = adopt
-        self._connections = connections
-        self._connections_max = connections_max
-        self._listening: dict[int, tuple[socket.socket, MakeSession]] = {}
+        self._make_room = make_room
+        self._listening: dict[int, tuple[socket.socket, MakeSession, Kind]] = {}
         self._paused: list[int] = []
+        self._made_room = False
 
-    def listen(self, host: str, port: int, make_session: MakeSession) -> int:
+    def listen(self, host: str, port: int, make_session: MakeSession, kind: Kind = Kind.CLIENT) -> int:
         """Accept connections on `host:port` (0: any free port); return the port. Raises OSError if it is taken."""
         sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
         try:
@@ -52,33 +75,38 @@ class Listeners:
             sock.close()
             raise
         sock.setblocking(False)
-        self._listening[sock.fileno()] = (sock, make_session)
+        self._listening[sock.fileno()] = (sock, make_session, kind)
         self._epoll.register(sock.fileno(), IN)
         return int(sock.getsockname()[1])
 
     def accept(self, fd: int) -> None:
-        """Accept all that have connected at this listener; nothing, if it is none any more."""
+        """Accept connections that wait at this listener; nothing, if it is none any more."""
         if fd not in self._listening:
             return
-        listener, make_session = self._listening[fd]
-        while True:
-            if len(self._connections) >= self._connections_max:
-                self._pause(fd, f"{self._connections_max} are as many as the limit of open files allows")
-                return
+        listener, make_session, kind = self._listening[fd]
+        for _ in range(_ACCEPT_MAX):
             try:
                 sock, address = listener.accept()
             except BlockingIOError:
                 return
             except OSError as exc:
                 if exc.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    self._pause(fd, os.strerror(exc.errno))
+                    self._accept_later(fd, exc.errno)
                     return
                 continue  # the peer was gone before we took it
             _prepare(sock)
-            self._adopt(sock, (ipv4_form(address[0]), address[1]), make_session)
+            self._adopt(sock, (ipv4_form(address[0]), address[1]), make_session, kind)
+
+    def _accept_later(self, fd: int, error: int) -> None:
+        if error == errno.EMFILE and not self._made_room:
+            # Once in a while: clients are not all to go where it is not they who hold the descriptors.
+            self._made_room = True
+            if sum(self._make_room() for _ in range(_ROOM)):
+                return  # what is closed now is free in the next turn
+        self._pause(fd, os.strerror(error))
 
     def _pause(self, fd: int, reason: str) -> None:
-        log.error("cannot accept more connections", reason=reason, open=len(self._connections))
+        log.error("cannot accept more connections", reason=reason)
         self._epoll.unregister(fd)
         self._paused.append(fd)
 
@@ -87,10 +115,11 @@ class Listeners:
         for fd in self._paused:
             self._epoll.register(fd, IN)
         self._paused.clear()
+        self._made_room = False
 
     def close(self) -> None:
         """Accept nothing any more."""
-        for fd, (sock, _make) in self._listening.items():
+        for fd, (sock, _make, _kind) in self._listening.items():
             if fd not in self._paused:
                 self._epoll.unregister(fd)
             sock.close()

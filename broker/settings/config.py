@@ -220,6 +220,7 @@ class BrokerConfig:
     sink_window_rows_max: int
     channel_expired_timeout: int
     server_channel_max_idle_time_seconds: int
+    first_request_timeout_seconds: int
     warm_window_bytes: int
     catch_up_read_ratio: int
     """Percent of a busy loop that are for pulls far behind the end of the log; at 100 none is put off."""

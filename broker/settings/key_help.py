@@ -197,6 +197,8 @@ filterIgnoreTrailingText Whether text behind a complete expression is ignored, a
 # Connections
 channelExpiredTimeout Silence after which a client is taken out of its groups, ms.
 serverChannelMaxIdleTimeSeconds Silence after which a connection is closed, s.
+firstRequestTimeoutSeconds Time in which something must arrive over a new connection of a client, s. A name server
+    closes silent connections so early only while half of the places for connections are taken. Ropewalk's own.
 outgoingBytesMax Bytes that may wait for one slow reader before its requests are left unread. Ropewalk's own.
 outgoingBytesTotalMax Bytes that may wait for all slow readers together before those that have not taken their last
     answer are left unread, too. Ropewalk's own.

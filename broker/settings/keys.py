@@ -221,6 +221,7 @@ _HONOURED: Final = (
     # Connections.
     _long("channelExpiredTimeout", 120_000, 1),
     _int("serverChannelMaxIdleTimeSeconds", 120, 1),
+    _int("firstRequestTimeoutSeconds", 10, 1),
     # Ropewalk's own. How much of the log's end is read from the map and not by the reader thread; the share of a busy
     # loop for pulls from further behind; how much may wait for one slow reader, and for all of them, before requests
     # are left unread; how much of unfinished requests is kept; how much one answer to a pipeline may hold; the embedded

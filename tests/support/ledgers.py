@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from broker.remoting.shell import Shell
+from broker.remoting.sockets import Kind
 from ha.dledger import tasks
 from ha.dledger.ledger import LedgerShell
 from ha.dledger.links.hello import Identity
@@ -326,7 +327,9 @@ class Node:
             readmitted=disk.readmitted,
         )
         self.ledger.on_noted = self._note_peers
-        self.port = self.shell.listeners.listen("127.0.0.1", addresses[id][1], self.ledger.peers.accept)
+        self.port = self.shell.listeners.listen(
+            "127.0.0.1", addresses[id][1], self.ledger.peers.accept, Kind.MEMBER
+        )
         self.scope = trio.CancelScope()
 
     def _note_peers(self) -> None:

@@ -1,6 +1,7 @@
 """The broker as a process: how it starts, what it says when it cannot, and how it ends."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -229,7 +230,7 @@ def test_strangers_are_hung_up_on_with_a_reason_in_the_log_and_nobody_else_notic
     assert log.count("hung up") == 3
 
 
-def test_when_connections_take_all_descriptors_those_inside_are_served_and_the_store_lives(
+def test_when_connections_take_all_descriptors_newcomers_and_clients_are_served_and_the_store_lives(
     tmp_path: Path,
 ) -> None:
     few = ["sh", "-c", 'ulimit -n 128 && exec "$@"', "sh", *checkout_command()]
@@ -246,11 +247,14 @@ def test_when_connections_take_all_descriptors_those_inside_are_served_and_the_s
         time.sleep(1.5)  # the queues of twenty new topics are written in this time, into files of their own
         assert ask(inside, RequestCode.PULL_MESSAGE, pull_ext("T")).code == 0
         assert running.process.poll() is None
-        for each in crowd:
-            each.close()
         with Connection(address_of(running)) as late:
             assert ask(late, V2, send_ext("T"), b"after").code == 0
-    assert "cannot accept more connections" in stderr_of(tmp_path)
+            assert ask(inside, V2, send_ext("T"), b"still here").code == 0
+        assert len(crowd) == 160
+    said = stderr_of(tmp_path)
+    assert "as all places are taken" in said
+    assert "cannot accept more connections" not in said
+    assert re.search(r"places for connections.*places.*32\b", said)
 
 
 def test_visitors_of_the_metrics_port_that_only_stay_take_no_descriptors_from_the_broker(

@@ -12,6 +12,7 @@ from broker.broker import Broker
 from broker.remoting import connection, event_loop, shell
 from broker.remoting.connection import Connection, MakeSession
 from broker.remoting.shell import Shell
+from broker.remoting.sockets import Kind
 from ropewalk.errors import RemoteProtocolError
 from tests.support.waiting import until
 
@@ -85,23 +86,27 @@ class Net:
         stack.callback(self.shell.close)
         self.port = self.listen("127.0.0.1", self.make)
 
-    def listen(self, host: str, make_session: MakeSession) -> int:
+    def listen(self, host: str, make_session: MakeSession, kind: Kind = Kind.CLIENT) -> int:
         """Have clients of another port too."""
-        return self.shell.listeners.listen(host, 0, make_session)
+        return self.shell.listeners.listen(host, 0, make_session, kind)
 
     def make(self, link: Connection) -> Echo:
         self.sessions.append(Echo(link, self.times))
         return self.sessions[-1]
 
-    def connect(self, receive_buffer: int | None = None, port: int | None = None) -> socket.socket:
+    def connect(
+        self, receive_buffer: int | None = None, port: int | None = None, source: str = "127.0.0.1"
+    ) -> socket.socket:
+        """A client whose connection the shell has accepted; `source` is one of the loopback's many addresses."""
         client = socket.socket()
         self._stack.callback(client.close)
+        client.bind((source, 0))
         if receive_buffer is not None:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         client.connect(("127.0.0.1", port or self.port))
         client.setblocking(False)
-        count = len(self.shell.connections)
-        self.until(lambda: len(self.shell.connections) > count)
+        name = client.getsockname()
+        self.until(lambda: any(each.peer == name for each in self.shell.connections.values()))
         return client
 
     def turn(self, patience_s: float = 0.002) -> bool:
