@@ -7,6 +7,7 @@ on disk before it is answered. Where `ropewalkSecret` is set, whoever asks has t
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -62,6 +63,8 @@ class AdminHa:
         self._replication = replication
         self._secret = context.broker.config.ropewalk_secret
         self._challenges: dict[Session, bytes] = {}
+        self._introduced: weakref.WeakSet[Session] = weakref.WeakSet()
+        """The connections on which a slave has said hello."""
         self._unproven = ""
         """The peer that the log named last for having proven nothing."""
 
@@ -165,9 +168,10 @@ class AdminHa:
 
         def added_with(sums: list[int | None]) -> Callable[[], None]:
             def added() -> None:
+                self._introduced.add(session)
                 if hello.socket:
                     host, _, port = hello.socket.rpartition(":")
-                    if port.isdigit():
+                    if port.isascii() and port.isdigit() and len(port) <= 5:
                         service.identify((host, int(port)), Replica(hello.broker_id, hello.address))
                 member.record_policy_version(hello.broker_id, hello.policy_version, hello.policy_epoch)
                 answer = request.reply(ResponseCode.SUCCESS, body=encode(welcome(sums)))
@@ -178,6 +182,7 @@ class AdminHa:
         self._later(session, request, view, lambda: list(sums_of(view, hello.ranges)), compared)
 
     def sums(self, session: Session, request: Command) -> None:
+        self._check_introduced(session)
         ask = decode_untrusted(RangesRequest, request.body)
         if (why := ranges_refusal(ask.ranges)) is not None:
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, why)
@@ -190,6 +195,7 @@ class AdminHa:
         self._later(session, request, view, lambda: list(sums_of(view, ask.ranges)), answer)
 
     def bytes(self, session: Session, request: Command) -> None:
+        self._check_introduced(session)
         ask = decode_untrusted(RangesRequest, request.body)
         log_of = self._broker.store.log
         if len(ask.ranges) != 1 or not 0 < ask.ranges[0][1] - ask.ranges[0][0] <= PAGE_MAX:
@@ -210,6 +216,7 @@ class AdminHa:
 
     def block(self, session: Session, request: Command) -> None:
         """Another member's copy of these bytes is damaged: it gets them, if this one's match their checksums."""
+        self._check_introduced(session)
         ask = decode_untrusted(BlockRequest, request.body)
         broker, config = self._broker, self._broker.config
         store, member, damage = broker.store, self._member, broker.store.damage
@@ -326,7 +333,42 @@ class AdminHa:
             ask.broker_id, lambda: self._context.send(session, request, self._member_status(request))
         )
 
+    # -- who may ask ---------------------------------------------------------------------------------
+
+    def _check_group(self) -> None:
+        if not self._member.has_group:
+            raise RequestRefused(
+                ResponseCode.ILLEGAL_OPERATION,
+                "this broker has no group: no slave has ever said hello to it, it is none itself, and neither "
+                "haMasterAddress nor ropewalkSecret is set",
+            )
+
+    def _check_introduced(self, session: Session) -> None:
+        """Raise `RequestRefused` unless bytes of the log may be told on this connection.
+
+        Where there is a secret it was proven. A master that repairs its log never says hello: its address is known.
+        """
+        self._check_group()
+        if self._broker.config.ropewalk_secret or session in self._introduced:
+            return
+        record, replication, config = self._member.record, self._replication, self._broker.config
+        known = (
+            record.master, config.ropewalk_master_address, config.ha_master_address, *record.policy.slaves.values()
+        )  # fmt: skip
+        hosts = {address.rpartition(":")[0] for address in known if address}
+        service = replication.service  # a slave that is called by name in the policy has an IP here
+        hosts.update(
+            each.link.peer[0] for each in service.connections if service.replica_of(each) is not None
+        )
+        if session.link.peer[0] not in hosts:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                "bytes of the log are for members of the group: no slave has said hello on this connection, and no "
+                "member is known at its address. A ropewalkSecret lets members prove themselves",
+            )
+
     def _ask(self, request: Command) -> EpochRequest:
+        self._check_group()
         ask = decode_untrusted(EpochRequest, request.body)
         config = self._broker.config
         if (ask.cluster, ask.broker_name) != (config.broker_cluster_name, config.broker_name):

@@ -101,6 +101,7 @@ class Session:
     """The state of one connection."""
 
     __slots__ = (
+        "__weakref__",
         "_backlog",
         "_backlog_at",
         "_budget",

@@ -38,6 +38,7 @@ from ha.group.roles import (
 from ha.group.shorter_master import longer_slaves, way_out
 from ha.stream.connection import HaConnection
 from ropewalk.codes import ResponseCode
+from ropewalk.errors import RemoteProtocolError
 from store.log.limits import NO_LIMIT
 from store.offline.diverged import About
 
@@ -120,6 +121,7 @@ class HaMember:
         record, replication = self.core.record, self._replication
         self._files.open(self._broker.store.completions)
         replication.counts = self.counts
+        replication.service.member_hosts = self._slave_hosts
         if record.role == SLAVE:
             replication.follow()
         else:
@@ -165,6 +167,16 @@ class HaMember:
             record.role == SLAVE
             or bool(record.policy.slaves)
             or (self._files.has_role and record.policy.version > 0)
+        )
+
+    @property
+    def has_group(self) -> bool:
+        """Return whether there are other replicas, or may be: other members are listened to in no other case."""
+        record, config = self.core.record, self._broker.config
+        return (
+            self.has_replicas
+            or record.promised_epoch > 0
+            or bool(config.ropewalk_secret or config.ha_master_address or config.ropewalk_master_address)
         )
 
     # -- changes -------------------------------------------------------------------------------------
@@ -286,8 +298,14 @@ class HaMember:
         )
 
     def adopt_policy(self, policy: QuorumPolicy, done: Callable[[], None]) -> None:
-        """Have the master's policy on disk, as a slave does before it reports to it."""
-        self.apply_decision(self.core.adopt_policy(policy), done)
+        """Have the master's policy on disk, as a slave does before it reports to it.
+
+        Raises `RemoteProtocolError` for a policy that no group can have come to.
+        """
+        decision = self.core.adopt_policy(policy)
+        if decision.refusal is not None:
+            raise RemoteProtocolError(decision.refusal)
+        self.apply_decision(decision, done)
 
     def add_slave(self, broker_id: int, address: str, done: Callable[[], None]) -> None:
         """Add a slave to the policy, durably. Raises ValueError when there is no room for one more."""
@@ -337,6 +355,9 @@ class HaMember:
         if before != self.roster.required_acks:
             replication.require_acks(self.roster.required_acks)
         replication.recount()
+
+    def _slave_hosts(self) -> set[str]:
+        return {address.rpartition(":")[0] for address in self.core.record.policy.slaves.values()}
 
     def _publish(self) -> None:
         self._broker.ha_status = replace(

@@ -24,7 +24,7 @@ from ha.group.roles import RoleRecord
 from store.io.disk import Disk
 from store.io.workers import Completions, Worker
 
-__all__ = ["RoleFiles"]
+__all__ = ["RoleFiles", "read_roles", "write_roles"]
 
 log = structlog.get_logger("broker.ha")
 
@@ -53,13 +53,8 @@ class RoleFiles:
 
     def load(self) -> Epochs:
         """Read both files: the record is `on_disk`, the epochs are returned. Blocks. Raises `StoreConfigDamaged`."""
-        found = _read(self.role_path, RoleRecord, self._disk)
-        pairs = _read(self._directory / "epochs.json", _EpochFile, self._disk)
+        found, epochs = read_roles(self._directory, self._disk)
         self.has_role = found is not None
-        try:
-            epochs = Epochs.of(pairs.epochs) if pairs is not None else Epochs()
-        except ValueError as exc:
-            raise StoreConfigDamaged(f"{self._directory / 'epochs.json'} makes no sense: {exc}") from exc
         if found is not None:
             self.on_disk = self._handed_over = found
         return epochs
@@ -88,15 +83,9 @@ class RoleFiles:
             self.has_role, self._handed_over = True, record
 
         def write() -> bool:
-            if epochs is not None and not self._written(
-                lambda: disk.replace_file(
-                    directory / "epochs.json", msgspec.json.encode(_EpochFile(epochs.pairs()))
-                )
-            ):
+            if epochs is not None and not self._written(lambda: write_roles(directory, disk, None, epochs)):
                 return False
-            return record is None or self._written(
-                lambda: disk.replace_file(self.role_path, msgspec.json.encode(record))
-            )
+            return record is None or self._written(lambda: write_roles(directory, disk, record, None))
 
         def saved(is_there: bool) -> None:
             if is_there:
@@ -129,6 +118,24 @@ class RoleFiles:
 
 class _EpochFile(msgspec.Struct, frozen=True):
     epochs: list[tuple[int, int]] = []
+
+
+def read_roles(directory: Path, disk: Disk) -> tuple[RoleRecord | None, Epochs]:
+    """Return the role, None where there is no file of one, and the epochs. Blocks. Raises `StoreConfigDamaged`."""
+    found = _read(directory / "role.json", RoleRecord, disk)
+    pairs = _read(directory / "epochs.json", _EpochFile, disk)
+    try:
+        return found, Epochs.of(pairs.epochs) if pairs is not None else Epochs()
+    except ValueError as exc:
+        raise StoreConfigDamaged(f"{directory / 'epochs.json'} makes no sense: {exc}") from exc
+
+
+def write_roles(directory: Path, disk: Disk, record: RoleRecord | None, epochs: Epochs | None) -> None:
+    """Write epochs and role, each that is given, in the order in which a crash between them does no harm. Blocks."""
+    if epochs is not None:
+        disk.replace_file(directory / "epochs.json", msgspec.json.encode(_EpochFile(epochs.pairs())))
+    if record is not None:
+        disk.replace_file(directory / "role.json", msgspec.json.encode(record))
 
 
 _S = TypeVar("_S", bound=msgspec.Struct)

@@ -17,7 +17,7 @@ import structlog
 
 from broker.context import BrokerContext
 from broker.replication.master_slave import Replication
-from broker.state.data_version import DataVersion
+from broker.state.data_version import DataVersion, int_of
 from broker.transactions.records import CONSUMER_GROUP, HALF_QUEUE
 from ha.group.metadata import Seen, SyncRequest, SyncResponse
 from ha.group.roles import QuorumPolicy
@@ -166,7 +166,8 @@ class TableSync:
             before = self._transactions[-1][1] if self._transactions else {}
             self._transactions.append((answer.end, before | worked))
         if answer.delays is not None:
-            delays = {int(level): offset for level, offset in answer.delays.items() if level.isdigit()}
+            levels = {int_of(level, 0): offset for level, offset in answer.delays.items()}
+            delays = {level: offset for level, offset in levels.items() if level > 0 and offset >= 0}
             self._delays.append((answer.end, delays))
             self._asks_progress = False
         if answer.timers is not None:

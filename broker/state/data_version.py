@@ -16,6 +16,10 @@ from typing import Any
 
 __all__ = ["DataVersion", "int_of"]
 
+_NUMBER_MAX = (1 << 62) - 1
+"""A number above is no count of changes: the next one would soon be none that 64 bits can have."""
+_INT64 = range(-(1 << 63), 1 << 63)
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class DataVersion:
@@ -45,27 +49,22 @@ class DataVersion:
         """Read the JSON form; absent fields count as 0 (4.9 knows no stateVersion, old files nothing)."""
         if not isinstance(value, Mapping):
             return cls()
-        return cls(
-            int_of(value.get("stateVersion"), 0),
-            int_of(value.get("counter"), 0),
-            int_of(value.get("timestamp"), 0),
-        )
+        numbers = (int_of(value.get(name), 0) for name in ("stateVersion", "counter", "timestamp"))
+        return cls(*(number if 0 <= number <= _NUMBER_MAX else 0 for number in numbers))
 
 
 def int_of(value: Any, default: int) -> int:
-    """The integer a JSON value stands for, as leniently as RocketMQ's reader takes it, else `default`.
+    """The 64 bit integer a JSON value stands for, as leniently as RocketMQ's reader takes it, else `default`.
 
     Its clients and tools write numbers as text here and there, and null where nothing was set.
     """
     if isinstance(value, bool):
         return default
-    if isinstance(value, int):
-        return value
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else default
     if isinstance(value, str) and len(value) <= 20:  # no i64 has more characters
         try:
-            return int(value)
+            value = int(value)
         except ValueError:
             return default
-    return default
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and value in _INT64 else default

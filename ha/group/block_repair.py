@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ha.group.epochs import Epochs
-from ha.group.hello import decode_untrusted
-from ha.group.roles import RoleRecord
+from ha.group.hello import EpochPairs, decode_untrusted
+from ha.group.roles import Number, RoleRecord
 from ropewalk.errors import CorruptRecord, RemoteProtocolError
 from ropewalk.format.sidecar import BLOCK_SIZE, block_sum
 from store.integrity.checksums import Damaged
@@ -57,21 +57,21 @@ class BlockRequest(msgspec.Struct, frozen=True):
     broker_name: str
     address: str
     """The address of the sender on the remoting port."""
-    segment_size: int
-    start: int
+    segment_size: Number
+    start: Number
     """Log offsets, of one segment."""
-    end: int
-    wanted: int | None
+    end: Number
+    wanted: Number | None
     """The CRC32C that the bytes have; None where the sender has no checksums of them."""
-    log_end: int
-    epochs: list[tuple[int, int]] = []
+    log_end: Number
+    epochs: EpochPairs = []
 
 
 class BlockResponse(msgspec.Struct, frozen=True):
     """The bytes that were asked for."""
 
-    start: int
-    sum: int
+    start: Number
+    sum: Number
     """CRC32C of `data`."""
     data: bytes
 

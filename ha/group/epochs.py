@@ -48,13 +48,18 @@ class Epochs:
             raise ValueError(f"{self.entries[0]} is no epoch")
 
     @classmethod
-    def of(cls, pairs: Iterable[Sequence[int]]) -> Epochs:
-        """Make a list from pairs of numbers, as files and peers bring them. Raises ValueError for others."""
+    def of(cls, pairs: Iterable[Sequence[int]], newest: int | None = None) -> Epochs:
+        """Make a list from pairs of numbers, as files and peers bring them. Raises ValueError for others.
+
+        `newest` is the epoch of the peer: a list of later ones would keep this log from ever beginning one.
+        """
         entries = []
         for pair in pairs:
             if len(pair) != 2 or not all(isinstance(number, int) for number in pair):
                 raise ValueError(f"{pair!r} is no epoch and start")
             entries.append(EpochEntry(pair[0], pair[1]))
+        if newest is not None and entries and entries[-1].epoch > newest:
+            raise ValueError(f"epoch {entries[-1].epoch} is above {newest}, which its master leads")
         return cls(tuple(entries[-EPOCHS_MAX:]))
 
     def pairs(self) -> list[tuple[int, int]]:

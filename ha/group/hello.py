@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
-from ha.group.epochs import Epochs
+from ha.group.epochs import EPOCHS_MAX, Epochs
 from ha.group.handover import MemberStatus
-from ha.group.roles import MASTER_ID, QuorumPolicy, RoleRecord
+from ha.group.roles import MASTER_ID, Number, QuorumPolicy, RoleRecord
 from ropewalk.errors import RemoteProtocolError
 
 __all__ = [
@@ -49,6 +49,10 @@ RANGES_MAX = 256
 SUMMED_MAX = 72 << 20
 """Bytes that one question may have summed."""
 PAGE_MAX = 64 << 10
+SLAVES_SHOWN_MAX = 1024
+Ranges: TypeAlias = Annotated[list[tuple[Number, Number]], msgspec.Meta(max_length=RANGES_MAX)]
+RangeSums: TypeAlias = Annotated[list[Number | None], msgspec.Meta(max_length=RANGES_MAX)]
+EpochPairs: TypeAlias = Annotated[list[tuple[Number, Number]], msgspec.Meta(max_length=EPOCHS_MAX)]
 
 _S = TypeVar("_S", bound=msgspec.Struct)
 
@@ -65,34 +69,34 @@ class Hello(msgspec.Struct, frozen=True):
 
     cluster: str
     broker_name: str
-    broker_id: int
+    broker_id: Number
     address: str
     """Its address on the remoting port."""
     socket: str
     """`ip:port` of its end of the HA connection that this hello is about; empty if it has none open."""
-    promised_epoch: int = msgspec.field(name="epoch")
+    promised_epoch: Number = msgspec.field(name="epoch")
     """The highest epoch that it has accepted."""
-    begin: int
-    end: int
-    segment_size: int
-    epochs: list[tuple[int, int]] = []
-    ranges: list[tuple[int, int]] = []
-    sums: list[int | None] = []
+    begin: Number
+    end: Number
+    segment_size: Number
+    epochs: EpochPairs = []
+    ranges: Ranges = []
+    sums: RangeSums = []
     """CRC32C of each of `ranges`, the last 64 MiB of its log."""
-    policy_version: int = msgspec.field(name="terms_version", default=0)
+    policy_version: Number = msgspec.field(name="terms_version", default=0)
     """Of the policy on its disk."""
-    policy_epoch: int = msgspec.field(name="terms_of", default=0)
+    policy_epoch: Number = msgspec.field(name="terms_of", default=0)
     """The epoch of the master that gave that policy."""
 
 
 class Welcome(msgspec.Struct, frozen=True):
     """The master's answer: its own log, and the policy of the group's acknowledgements."""
 
-    leader_epoch: int = msgspec.field(name="epoch")
-    begin: int
-    end: int
-    epochs: list[tuple[int, int]]
-    sums: list[int | None]
+    leader_epoch: Number = msgspec.field(name="epoch")
+    begin: Number
+    end: Number
+    epochs: EpochPairs
+    sums: RangeSums
     """Of the hello's ranges, in the master's log; None for what is not all in it."""
     policy: QuorumPolicy = msgspec.field(name="terms", default=QuorumPolicy())
     flushes_first: bool = False
@@ -102,13 +106,13 @@ class Welcome(msgspec.Struct, frozen=True):
 class RangesRequest(msgspec.Struct, frozen=True):
     """The ranges that LOG_SUMS (any number) and LOG_BYTES (exactly one) ask for."""
 
-    ranges: list[tuple[int, int]]
+    ranges: Ranges
 
 
 class Sums(msgspec.Struct, frozen=True):
     """The answer to LOG_SUMS: a CRC32C for each range, None for one that is not all in the log."""
 
-    sums: list[int | None]
+    sums: RangeSums
 
 
 class EpochRequest(msgspec.Struct, frozen=True):
@@ -116,9 +120,9 @@ class EpochRequest(msgspec.Struct, frozen=True):
 
     cluster: str
     broker_name: str
-    epoch: int
+    epoch: Number
     operator: str = msgspec.field(name="by")
-    broker_id: int = 0
+    broker_id: Number = 0
     master: str = ""
     policy: QuorumPolicy | None = msgspec.field(name="terms", default=None)
 
@@ -128,50 +132,50 @@ class SlaveView(msgspec.Struct, frozen=True):
 
     address: str
     """Its address on the remoting port; its end of the HA connection, if it never said hello."""
-    broker_id: int
+    broker_id: Number
     """-1 for a slave that said no hello."""
-    acknowledged: int
+    acknowledged: Number
     in_sync: bool
     counts: bool
     """Whether its reports make acknowledgements."""
-    bytes_per_second: int = 0
+    bytes_per_second: Number = 0
 
 
 class MemberStatusMessage(msgspec.Struct, frozen=True):
     """A `MemberStatus` on the wire, with the further columns of `admin ha status`."""
 
     broker_name: str
-    broker_id: int
+    broker_id: Number
     address: str
     role: str
-    promised_epoch: int = msgspec.field(name="epoch")
-    leader_epoch: int = msgspec.field(name="reign")
-    begin: int
-    end: int
-    log_epoch: int = 0
-    waiting: int = 0
+    promised_epoch: Number = msgspec.field(name="epoch")
+    leader_epoch: Number = msgspec.field(name="reign")
+    begin: Number
+    end: Number
+    log_epoch: Number = 0
+    waiting: Number = 0
     policy: QuorumPolicy = msgspec.field(name="terms", default=QuorumPolicy())
     master: str = ""
-    master_end: int = 0
-    master_age_ms: int = -1
+    master_end: Number = 0
+    master_age_ms: Number = -1
     name_server: str = ""
     """Where a name server lives in this very process; empty where none does."""
     ha_address: str = ""
     cluster: str = ""
-    flushed: int = 0
-    readable: int = 0
-    stored_ms: int = 0
+    flushed: Number = 0
+    readable: Number = 0
+    stored_ms: Number = 0
     """When the newest record of this log was stored, by its master's clock."""
     has_master: bool = False
     """Of a slave: whether its master answers."""
     link: str = ""
     """Of a slave: the state of its HA connection, and why there is none."""
-    slaves: list[SlaveView] = []
-    damaged: int = 0
+    slaves: Annotated[list[SlaveView], msgspec.Meta(max_length=SLAVES_SHOWN_MAX)] = []
+    damaged: Number = 0
     """Places of its log that do not match their checksums, and are not served."""
-    repaired: int = msgspec.field(name="mended", default=0)
+    repaired: Number = msgspec.field(name="mended", default=0)
     """Places that it has taken from another member's copy since it started."""
-    newest_open_promise: int = msgspec.field(name="doubt", default=0)
+    newest_open_promise: Number = msgspec.field(name="doubt", default=0)
     """The newest epoch that was promised to another operator before, and neither released nor superseded since."""
     fence: str = ""
     """Why this master takes no message for the time being."""

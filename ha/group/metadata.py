@@ -13,19 +13,20 @@ other. Equal times: the higher offset. So both sides come to the same table in w
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from ha.group.roles import QuorumPolicy
+from ha.group.roles import Number, QuorumPolicy
 
 __all__ = ["Commit", "OffsetJournal", "Seen", "SyncRequest", "SyncResponse", "wins"]
 
 COMMITS_MAX = 20_000
 """Offsets in one message; the rest comes with the next."""
 
-Commit: TypeAlias = tuple[str, str, int, int, int]
+Commit: TypeAlias = tuple[str, str, Number, Number, Number]
 """Topic, group, queue id, offset, time of the commit in ms."""
+Commits: TypeAlias = Annotated[list[Commit], msgspec.Meta(max_length=COMMITS_MAX)]
 Key: TypeAlias = tuple[str, str, int]
 
 
@@ -34,28 +35,28 @@ class Seen(msgspec.Struct, frozen=True):
 
     run: str = ""
     """The process of the master that counted these generations; with another process everything is sent anew."""
-    topics: int = -1
-    groups: int = -1
-    offsets: int = 0
-    delays: int = -1
+    topics: Number = -1
+    groups: Number = -1
+    offsets: Number = 0
+    delays: Number = -1
 
 
 class SyncRequest(msgspec.Struct, frozen=True):
     """A slave's request for changed tables, with the commits that consumers made at the slave."""
 
-    broker_id: int
+    broker_id: Number
     address: str
-    promised_epoch: int = msgspec.field(name="epoch")
+    promised_epoch: Number = msgspec.field(name="epoch")
     seen: Seen
-    end: int = 0
-    flushed: int = 0
-    policy_version: int = msgspec.field(name="terms_version", default=0)
+    end: Number = 0
+    flushed: Number = 0
+    policy_version: Number = msgspec.field(name="terms_version", default=0)
     """Of the policy on the slave's disk."""
-    policy_epoch: int = msgspec.field(name="terms_of", default=0)
+    policy_epoch: Number = msgspec.field(name="terms_of", default=0)
     """The epoch of the master that gave that policy."""
-    commits: list[Commit] = []
-    topics_version: tuple[int, int, int] = (0, 0, 0)
-    groups_version: tuple[int, int, int] = (0, 0, 0)
+    commits: Commits = []
+    topics_version: tuple[Number, Number, Number] = (0, 0, 0)
+    groups_version: tuple[Number, Number, Number] = (0, 0, 0)
     """Of the slave's tables: state version, counter, time."""
     topics: dict[str, Any] | None = None
     groups: dict[str, Any] | None = None
@@ -65,22 +66,22 @@ class SyncRequest(msgspec.Struct, frozen=True):
 class SyncResponse(msgspec.Struct, frozen=True):
     """The tables and commits that moved since, and how far the master's log reaches."""
 
-    leader_epoch: int = msgspec.field(name="epoch")
+    leader_epoch: Number = msgspec.field(name="epoch")
     seen: Seen
-    end: int
-    readable: int
+    end: Number
+    readable: Number
     """The log offset up to which consumers may read."""
-    time_ms: int
+    time_ms: Number
     policy: QuorumPolicy = msgspec.field(name="terms")
     topics: dict[str, Any] | None = None
     groups: dict[str, Any] | None = None
-    delays: dict[str, int] | None = None
-    commits: list[Commit] = []
+    delays: dict[str, Number] | None = None
+    commits: Commits = []
     more: bool = False
     """There are more commits than one message holds: ask again at once."""
     wants_tables: bool = False
     """The slave's tables are newer than the master's, which was killed before it had saved them: send them."""
-    timers: tuple[int, int, int] | None = None
+    timers: tuple[Number, Number, Number] | None = None
     """Read time, queue offset and deliveries of the slot under way, of timer messages."""
 
 

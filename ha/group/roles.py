@@ -24,12 +24,15 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 __all__ = [
     "ASYNC_MASTER",
     "MASTER_ID",
+    "NUMBER_MAX",
+    "Number",
     "SLAVE",
     "SYNC_MASTER",
     "RoleAction",
@@ -42,6 +45,16 @@ __all__ = [
 ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
 MASTER_ID = 0
 SLAVES_MAX = 64
+BROKER_ID_MAX = (1 << 31) - 1
+EPOCH_STEP_MAX = 1_000
+"""How far a new epoch may be above the last one: behind one at the end of the numbers no other could follow."""
+FIRST_EPOCH_MAX = 1 << 40
+"""The highest epoch in which a slave begins that was in none before."""
+VERSION_STEP_MAX = 1_000_000
+"""How far the version of a policy may be above the one before."""
+NUMBER_MAX = (1 << 62) - 1
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, le=NUMBER_MAX)]
+"""An epoch, offset, time, version, id or checksum of a peer: what is made of it still fits 64 bits."""
 _SUPERSEDED_MAX = 8
 _CUTTING = "the log of this member is being cut to what its master has: ask again when it is open again"
 
@@ -67,6 +80,18 @@ class QuorumPolicy(msgspec.Struct, frozen=True, rename="camel"):
     """Slaves that do not count yet -> the version in which they came, which not every slave has reported to have."""
     previous_acks: int = msgspec.field(name="before", default=0)
     """Slaves to wait for until each has reported that it knows fewer are enough; 0 when every slave does."""
+
+    def __post_init__(self) -> None:
+        if self.role not in (ASYNC_MASTER, SYNC_MASTER):
+            raise ValueError(f"{self.role!r} is no role of a master")
+        if len(self.slaves) > SLAVES_MAX:
+            raise ValueError(f"a group has at most {SLAVES_MAX} slaves, and not {len(self.slaves)}")
+        for name in (*self.slaves, *self.pending_slaves):
+            if not (name.isascii() and name.isdigit() and len(name) <= 10 and 0 < int(name) <= BROKER_ID_MAX):
+                raise ValueError(f"{name[:20]!r} is no id of a slave")
+        numbers = (self.version, self.previous_acks, *self.pending_slaves.values())
+        if not self.in_sync_replicas >= 1 or any(not 0 <= number <= NUMBER_MAX for number in numbers):
+            raise ValueError("a policy has no such numbers")
 
     @property
     def required_acks(self) -> int:
@@ -223,6 +248,8 @@ class RoleCore:
             return self._refused(
                 f"epoch {record.promised_epoch} is accepted already, and {epoch} is not above it"
             )
+        if (why := self._too_high(epoch)) is not None:
+            return self._refused(why)
         superseded = record.superseded
         if record.promised_epoch > record.leader_epoch:
             superseded = (*superseded, (record.promised_epoch, record.promised_to))
@@ -275,8 +302,13 @@ class RoleCore:
         if not self._is_promised(epoch, operator):
             return self._refused(f"epoch {epoch} was not promised to {operator or 'nobody'}")
         policy = record.policy if policy is None or self.is_master else policy
+        if (why := self._too_new(policy)) is not None:
+            return self._refused(why)
         if not self.is_master:
-            policy = policy.after_swap(record.broker_id, old_master)
+            try:
+                policy = policy.after_swap(record.broker_id, old_master)
+            except ValueError as exc:
+                return self._refused(str(exc))
         new = RoleRecord(policy.role, MASTER_ID, epoch, epoch, operator, "", policy)
         return self._change(new, RoleAction.LEAD)
 
@@ -294,8 +326,12 @@ class RoleCore:
             return self._refused(f"epoch {record.promised_epoch} is accepted here, and {epoch} is below it")
         if self.is_master and epoch == record.leader_epoch:
             return self._refused(f"this is the master of epoch {epoch}")
-        if broker_id <= MASTER_ID:
+        if not MASTER_ID < broker_id <= BROKER_ID_MAX:
             return self._refused(f"a slave cannot have the id {broker_id}")
+        if (why := self._too_high(epoch)) is not None:
+            return self._refused(why)
+        if policy is not None and (why := self._too_new(policy)) is not None:
+            return self._refused(why)
         if policy is None or (epoch == record.leader_epoch and policy.version <= record.policy.version):
             policy = record.policy
         new = RoleRecord(SLAVE, broker_id, epoch, epoch, "", master, policy)
@@ -309,6 +345,8 @@ class RoleCore:
         """Take over the master's policy, as a slave."""
         if self.is_master:
             return RoleDecision(self.record)
+        if (why := self._too_new(policy)) is not None:
+            return self._refused(why)
         return self._with_policy(policy)
 
     def add_slave(self, broker_id: int, address: str) -> RoleDecision:
@@ -342,6 +380,24 @@ class RoleCore:
         )
         self.record = record
         return RoleDecision(record, action)
+
+    def _too_high(self, epoch: int) -> str | None:
+        """Return the reason why no group can have come to this epoch, or None."""
+        last = self.record.promised_epoch
+        bound = FIRST_EPOCH_MAX if not self.is_master and not last else last + EPOCH_STEP_MAX
+        if epoch <= bound:
+            return None
+        return (
+            f"epoch {epoch} is more than {bound - last} above the last one, {last}: no group comes that far. If a "
+            "member has taken it, lower it there: `ropewalk store epoch` (docs/operate/store-care.md)"
+        )
+
+    def _too_new(self, policy: QuorumPolicy) -> str | None:
+        """Return the reason why no group can have come to the version of this policy, or None."""
+        last = self.record.policy.version
+        if policy.version <= last + VERSION_STEP_MAX:
+            return None
+        return f"version {policy.version} of the policy is far above the last one, {last}"
 
     def _refused(self, why: str) -> RoleDecision:
         return RoleDecision(self.record, refusal=why)

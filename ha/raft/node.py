@@ -28,7 +28,7 @@ from ha.raft.membership import Changes, Readmission
 from ha.raft.quorum import ConfigHistory, QuorumAckChecker
 from ha.raft.reads import Reads
 from ha.raft.rules import Rules
-from ha.raft.terms import Row, TermTable
+from ha.raft.terms import Row, TermTable, is_too_high
 from ha.raft.transfer import Transfers
 from ha.raft.types import (
     NO_EFFECTS,
@@ -294,6 +294,10 @@ class RaftNode:
         peer, message = event.peer, event.message
         if self._links.get((peer, link_of(message))) != event.link:
             return
+        if is_too_high(message.term, self.term):
+            raise RemoteProtocolError(
+                f"{peer} is in term {message.term}, far above {self.term} of this member"
+            )
         if isinstance(message, Append):
             _check_append(peer, message, self.log.end)
         if isinstance(message, Vote):

@@ -13,10 +13,21 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from typing import Final
 
 from ha.raft.types import NOTHING, Point
 
 Row = tuple[int, int, int]
+
+TERM_STEP_MAX: Final = 1_000_000
+"""How far a peer's term may be above the own one: behind one at the end of the numbers there is no next one."""
+FIRST_TERM_MAX: Final = 1 << 40
+"""The highest term in which a member begins that was in none before."""
+
+
+def is_too_high(term: int, own: int) -> bool:
+    """Return whether no group can have come to this term since a member was in its `own` one."""
+    return term > (own + TERM_STEP_MAX if own > 0 else FIRST_TERM_MAX)
 
 
 class TermTable:

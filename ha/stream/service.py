@@ -15,7 +15,8 @@ refused before a byte flows. (Peers that have said hello were compared byte by b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,6 +63,8 @@ class HaService:
         """Oldest first."""
         self.on_leave: Callable[[], None] = lambda: None
         """Called when a slave has hung up, while its last report still counts."""
+        self.member_hosts: Callable[[], Container[str]] = frozenset
+        """The hosts of the slaves that are in the group's policy."""
         self.secret_required = False
         """Whether peers that have not said hello are refused."""
         self.found_at_start = source.end
@@ -108,15 +111,20 @@ class HaService:
     def _make_room(self) -> None:
         """Hang up on one of too many: strangers must not keep a slave out by being here.
 
-        Who has said hello stays, and who counts. Of the others those go first that are from where no slave is
-        registered, those that have not asked for anything before those that have, and the oldest of these.
+        Who has said hello stays, and who counts. Of the others those go first that are from no member's address, then
+        those from where no slave is registered, then those that have not asked for anything, then those from the
+        address that has most of them, and the oldest of these.
         """
         kept = [*self.counted(), *(each for each in self.connections if each.link.peer in self._replicas)]
-        others = [each for each in self.connections[:-1] if each not in kept]
-        goes = min(
-            others or self.connections[-1:],
-            key=lambda each: (each.link.peer[0] in self._registered, each.state is not State.SILENT),
-        )
+        others = [each for each in self.connections[:-1] if each not in kept] or self.connections[-1:]
+        count = Counter(each.link.peer[0] for each in others)
+        hosts = self.member_hosts()
+
+        def order(each: HaConnection) -> tuple[bool, bool, bool, int]:
+            host = each.link.peer[0]
+            return host in hosts, host in self._registered, each.state is not State.SILENT, -count[host]
+
+        goes = min(others, key=order)
         log.warning("hung up on the HA port: there are too many connections", peer=_name(goes.link))
         self._hang_up(goes)
 

@@ -23,7 +23,9 @@ SEGMENT = 1 << 20
 @pytest.fixture
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess]:
     without_fsync(monkeypatch)
-    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER", ropewalkSecret="")) as running:
+    with InProcess(
+        config_of(tmp_path, brokerRole="SYNC_MASTER", haMasterAddress="10.0.0.2:10912")
+    ) as running:
         yield running
 
 

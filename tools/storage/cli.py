@@ -402,6 +402,42 @@ def diverged(
             note("this store keeps no diverged tail")
 
 
+@app.command()
+def epoch(
+    directory: Directory,
+    lower_to: Annotated[
+        int | None,
+        typer.Option(
+            "--lower-to",
+            metavar="EPOCH",
+            min=0,
+            help="Forget every promise above this epoch, and let it be that of a role or a part of the log above it.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the epochs of a stopped member of a group; with --lower-to mend a member that took one far too high.
+
+    Safe only while every member of the group is stopped, and if each is lowered to the same epoch. Exit codes: 0 it is
+    shown or lowered, 2 the store cannot be read, a broker has it open, or the epoch is too low.
+    """
+    from tools.storage import epochs as store_epochs
+
+    with _about_stores(directory, as_json=as_json):
+        found = (
+            store_epochs.epochs_of(directory)
+            if lower_to is None
+            else store_epochs.lower_epochs(directory, lower_to)
+        )
+    if as_json:
+        print_json(found)
+        return
+    for name, value in found.items():
+        print_line(f"{name:<14} {value}")
+    if lower_to is not None:
+        note("lower every other member of the group to the same epoch before any of them starts")
+
+
 def _store_inside(directory: Path) -> str | None:
     """Return the advice for a path that is the folder above the folders of brokers."""
     try:

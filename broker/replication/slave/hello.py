@@ -99,7 +99,7 @@ class SlaveHello:
             if welcome.leader_epoch > member.record.leader_epoch:
                 await broker.become_slave(welcome.leader_epoch, address, welcome.policy)
                 raise NotSame(f"epoch {welcome.leader_epoch} has begun: connecting anew")
-            epochs = Epochs.of(welcome.epochs)
+            epochs = Epochs.of(welcome.epochs, welcome.leader_epoch)
             mine = Extent(view.begin, view.end)
             theirs = Extent(welcome.begin, welcome.end)
             parted = member.epochs.agree_up_to(mine.end, epochs, theirs.end)

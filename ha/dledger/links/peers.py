@@ -12,6 +12,7 @@ no more end.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -28,6 +29,7 @@ from ha.dledger.links.hello import (
 )
 from ha.dledger.links.link import Connection, LinkEvents, PeerLink
 from ha.dledger.links.peer_status import HangUpLog, PeerStatus
+from ha.raft.terms import is_too_high
 from ha.raft.types import Link, MemberId
 from ropewalk.format.dledger.frame import Kind, encode_head
 
@@ -79,6 +81,8 @@ class Peers:
         self._up: dict[tuple[MemberId, Link], PeerLink] = {}
         self._strangers: list[PeerLink] = []
         """Links that are not introduced yet, oldest first."""
+        self._hosts: dict[MemberId, str] = {}
+        """The IP from which each member came last: its address may be a name."""
         self._last_number = 0
         self._log = HangUpLog()
 
@@ -126,6 +130,7 @@ class Peers:
                 link.hang_up(strangers_refusal(link.peer, self.me, self.book.newest))
         for peer in self.status.keys() - self.members:
             del self.status[peer]
+            self._hosts.pop(peer, None)
         for peer in sorted(self.members):
             self.status.setdefault(peer, PeerStatus("")).address = self.book.address(peer)
 
@@ -167,8 +172,23 @@ class Peers:
         self._strangers.append(link)
         accepted = [each for each in self._strangers if not each.peer]
         if len(accepted) > _STRANGERS_MAX:
-            accepted[0].hang_up("too many connections came without an introduction")
+            self._make_room(accepted)
         return link
+
+    def _make_room(self, accepted: list[PeerLink]) -> None:
+        """Hang up on one of too many connections without an introduction: strangers must not push members out.
+
+        Those from no member's address go first, then those from the address with most of them, then the oldest.
+        """
+        hosts = {self.book.address(peer).rpartition(":")[0] for peer in self.members} | set(
+            self._hosts.values()
+        )
+        count = Counter(each.connection.peer[0] for each in accepted)
+        goes = min(
+            accepted,
+            key=lambda each: (each.connection.peer[0] in hosts, -count[each.connection.peer[0]]),
+        )
+        goes.hang_up("too many connections came without an introduction")
 
     def introduction(self, to: MemberId, kind: Link, challenge: bytes) -> Introduction:
         """Return the introduction of this member to a peer."""
@@ -183,6 +203,9 @@ class Peers:
         why = refusal_of(found, proven, self.me, self.known.get(found.id))
         if why is None and dialed and found.id != dialed:
             why = f"{found.id} answers where dLegerPeers says that {dialed} is"
+        for group, term in found.terms.items() if why is None else ():
+            if is_too_high(term, own := self.terms.get(group, 0)):
+                why = f"{found.id} is in term {term} of group {group}, far above {own} of this member"
         if why is None:
             if self.book.hear(Membership(found.index, found.members)):
                 self._members_changed()
@@ -211,6 +234,7 @@ class Peers:
         self._last_number += 1
         link.number = self._last_number
         link.connection.go_first()
+        self._hosts[link.peer] = link.connection.peer[0]
         self._up[link.peer, link.kind] = link
         self.status[link.peer].changed(link.kind, True, "")
         self.status[link.peer].refusal = ""

@@ -15,6 +15,7 @@ import pytest
 from broker.remoting.connection import Connection
 from broker.state.topics import TopicConfig
 from broker.transactions.records import CONSUMER_GROUP, HALF_QUEUE
+from ha.group.block_repair import BlockRequest
 from ha.group.hello import (
     Challenge,
     EpochRequest,
@@ -39,12 +40,14 @@ from tests.broker.harness import Client, InProcess, NoRoom, config_of, send_ext,
 from tests.support.links import FakeHaLink
 
 SEGMENT = 1 << 20
+MASTER = {"haMasterAddress": "10.0.0.9:10912"}
+"""A broker with a master in its settings is a member of a group, also while it leads."""
 
 
 @pytest.fixture
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess]:
     without_fsync(monkeypatch)
-    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER")) as running:
+    with InProcess(config_of(tmp_path, brokerRole="SYNC_MASTER", **MASTER)) as running:
         yield running
 
 
@@ -174,6 +177,7 @@ def test_bytes_and_sums_are_bounded_questions(process: InProcess) -> None:
     client.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x" * 100)
     client.answers()
     data = process.broker.store.log.segments[0].file.read_at(0, 80)
+    ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
     assert ask(client, RequestCode.ROPEWALK_LOG_BYTES, RangesRequest([(0, 80)])).body == data
     sums = ask(client, RequestCode.ROPEWALK_LOG_SUMS, RangesRequest([(0, 80)]))
     assert decode_untrusted(Sums, sums.body).sums == [crc32c.crc32c(data)]
@@ -185,6 +189,61 @@ def test_bytes_and_sums_are_bounded_questions(process: InProcess) -> None:
         (RequestCode.ROPEWALK_LOG_SUMS, [(0, 1)] * 300),
     ):
         assert ask(client, code, RangesRequest(ranges)).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_a_stranger_is_told_no_byte_of_the_log_but_a_member_is(process: InProcess) -> None:
+    """Where no secret is set anybody may ask; a connection without a hello, from no member's address, gets nothing."""
+    client = process.connect()
+    client.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x" * 100)
+    client.answers()
+    ask(process.connect(), RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    stranger, member = process.connect(peer=("10.6.6.6", 1)), process.connect(peer=("10.0.0.2", 7))
+    config = process.broker.config
+    block = BlockRequest(config.broker_cluster_name, config.broker_name, "x:1", SEGMENT, 0, 50, None, 100)
+    for code, message in (
+        (RequestCode.ROPEWALK_LOG_BYTES, RangesRequest([(0, 80)])),
+        (RequestCode.ROPEWALK_LOG_SUMS, RangesRequest([(0, 80)])),
+        (RequestCode.ROPEWALK_LOG_BLOCK, block),
+    ):
+        refused = ask(stranger, code, message)
+        assert refused.code == ResponseCode.NO_PERMISSION and not refused.body
+        assert ask(member, code, message).code != ResponseCode.NO_PERMISSION
+    assert ask(member, RequestCode.ROPEWALK_LOG_BYTES, RangesRequest([(0, 80)])).code == 0
+
+
+def test_a_broker_without_a_group_answers_a_members_status_and_a_first_hello_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker on its own has nobody to obey: a stranger could stop its sends with a single promise."""
+    without_fsync(monkeypatch)
+    with InProcess(config_of(tmp_path)) as process:
+        client = process.connect()
+        assert client.send("T").code == 0
+        before = process.broker.member.record
+        ranges = RangesRequest([(0, 10)])
+        epoch = epoch_ask(process, 1, broker_id=1, master="10.0.0.9:1")
+        for code, message in (
+            (RequestCode.ROPEWALK_LOG_SUMS, ranges),
+            (RequestCode.ROPEWALK_LOG_BYTES, ranges),
+            (RequestCode.ROPEWALK_LOG_BLOCK, ranges),
+            (RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch),
+            (RequestCode.ROPEWALK_RELEASE_EPOCH, epoch),
+            (RequestCode.ROPEWALK_PROMOTE, epoch),
+            (RequestCode.ROPEWALK_FOLLOW, epoch),
+            (RequestCode.ROPEWALK_FORGET_SLAVE, epoch),
+        ):
+            answer = ask(client, code, message)
+            assert answer.code == ResponseCode.ILLEGAL_OPERATION and "no group" in (answer.remark or "")
+        assert ask(client, RequestCode.ROPEWALK_SYNC, SyncRequest(1, "x:1", 0, Seen())).code != 0
+        assert process.broker.member.record == before
+        assert client.send("T").code == 0
+        assert client.call(RequestCode.ROPEWALK_CHALLENGE).code == 0
+        assert (
+            member_status(ask(client, RequestCode.ROPEWALK_MEMBER_STATUS, RangesRequest([]))).broker_id == 0
+        )
+        assert ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process)).code == 0
+        accepted = ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 1))
+        assert member_status(accepted).promised_epoch == 1
 
 
 def test_what_is_no_message_is_refused_in_words(process: InProcess) -> None:
@@ -237,7 +296,7 @@ def test_who_was_released_is_free_in_its_next_life_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_fsync(monkeypatch)
-    config = config_of(tmp_path)
+    config = config_of(tmp_path, **MASTER)
     with InProcess(config) as process:
         client = process.connect()
         ask(client, RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4))
@@ -248,7 +307,7 @@ def test_who_was_released_is_free_in_its_next_life_too(
 
 def test_a_promise_outlives_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_fsync(monkeypatch)
-    config = config_of(tmp_path, brokerRole="SYNC_MASTER")
+    config = config_of(tmp_path, brokerRole="SYNC_MASTER", **MASTER)
     with InProcess(config) as process:
         ask(process.connect(), RequestCode.ROPEWALK_ACCEPT_EPOCH, epoch_ask(process, 4))
     with InProcess(config) as process:
@@ -296,7 +355,7 @@ def test_a_master_becomes_a_slave_and_leads_again_with_everything_it_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_fsync(monkeypatch)
-    config = config_of(tmp_path)
+    config = config_of(tmp_path, **MASTER)
     with InProcess(config) as process:
         client = process.connect()
         assert client.send("T", b"one").code == 0
@@ -360,7 +419,7 @@ def test_a_master_with_slaves_looks_for_a_newer_one_before_it_takes_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_fsync(monkeypatch)
-    config = config_of(tmp_path, brokerRole="SYNC_MASTER")
+    config = config_of(tmp_path, brokerRole="SYNC_MASTER", **MASTER)
     with InProcess(config) as process:
         ask(process.connect(), RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
     with InProcess(config) as process:

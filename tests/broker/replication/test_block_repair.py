@@ -160,7 +160,7 @@ SIZE = 64 << 10
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InProcess:
     without_fsync(monkeypatch)
-    process = InProcess(config_of(tmp_path, mappedFileSizeCommitLog=SIZE))
+    process = InProcess(config_of(tmp_path, mappedFileSizeCommitLog=SIZE, haMasterAddress="127.0.0.1:1"))
     client = process.connect()
     for _ in range(10):
         client.send("T", b"x" * 20_000)

@@ -40,6 +40,59 @@ def test_a_master_that_accepts_is_fenced_and_still_the_master() -> None:
     assert member.is_master and member.is_fenced
 
 
+@pytest.mark.parametrize("epoch", [1_006, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+@pytest.mark.parametrize("member", [master(5), slave(epoch=5), master()])
+def test_an_epoch_far_above_the_last_is_refused_since_no_other_could_follow_it(
+    member: RoleCore, epoch: int
+) -> None:
+    """A stranger that has a member accept the highest number there is ends every later change of its role."""
+    before = member.record
+    assert "above the last one" in (member.accept(epoch, "op").refusal or "")
+    assert "above the last one" in (member.follow(epoch, 1, "x:1").refusal or "")
+    assert member.record == before
+    assert member.accept(before.promised_epoch + 1_000, "op").refusal is None
+
+
+def test_a_slave_that_was_in_no_epoch_begins_in_its_masters_but_not_at_the_end_of_the_numbers() -> None:
+    assert slave().follow(1 << 41, 1, "x:1").refusal is not None
+    member = slave()
+    assert member.follow(7_000, 1, "x:1").refusal is None
+    assert member.follow(8_001, 1, "x:1").refusal is not None
+
+
+def test_a_policy_far_above_the_last_is_refused_by_promotion_following_and_adoption() -> None:
+    far = msgspec.structs.replace(POLICY, version=1 << 60)
+    member = slave()
+    assert "policy" in (member.adopt_policy(far).refusal or "")
+    assert "policy" in (member.follow(1, 1, "x:1", far).refusal or "")
+    member.accept(1, "op")
+    assert "policy" in (member.promote(1, "op", policy=far).refusal or "")
+    assert member.record.role == SLAVE
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"role": SLAVE},
+        {"role": "nonsense"},
+        {"version": 1 << 63},
+        {"version": -1},
+        {"in_sync_replicas": 0},
+        {"previous_acks": -1},
+        {"slaves": {"x": "b:1"}},
+        {"slaves": {"\u00b2": "b:1"}},
+        {"slaves": {"0": "b:1"}},
+        {"slaves": {str(n): "b:1" for n in range(1, 66)}},
+        {"slaves": {"9" * 5_000: "b:1"}},
+        {"pending_slaves": {"1": 1 << 63}},
+    ],
+)
+def test_a_policy_that_no_master_makes_is_no_policy(changes: dict[str, object]) -> None:
+    """It would be written to role.json, where a broker reads it at its start."""
+    with pytest.raises(ValueError):
+        msgspec.structs.replace(POLICY, **changes)
+
+
 def test_an_epoch_is_accepted_from_one_asker_only() -> None:
     member = slave()
     member.accept(1, "op")

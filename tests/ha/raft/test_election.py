@@ -14,6 +14,7 @@ from ha.raft.types import (
     Heartbeat,
     Link,
     Linked,
+    Message,
     Point,
     Received,
     Role,
@@ -25,6 +26,7 @@ from ha.raft.types import (
     VoteAnswer,
     VoteResult,
 )
+from ropewalk.errors import RemoteProtocolError
 
 CONFIG = Config(("n0", "n1", "n2"), learners=("n3",))
 
@@ -119,3 +121,24 @@ def test_of_two_members_at_their_pre_votes_the_smaller_id_goes_on(id: str, goes_
     node.step(Received("n1", 1, Vote(1, -1, -1, pre=True), 501))
     answer = node.step(Received("n1", 1, VoteAnswer(1, True, VoteResult.ACCEPT), 502))
     assert (answer.save == Ballot(1, id)) is goes_on
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Vote((1 << 63) - 1, 99, 9),
+        Heartbeat(1_000_007, 0, 1),
+        VoteAnswer(1 << 62, False, VoteResult.ACCEPT),
+    ],
+)
+def test_a_term_far_above_the_own_one_is_no_message_of_a_member(message: Message) -> None:
+    """Behind the highest number there is no next term: whoever had it taken would end every later election."""
+    node = member(ballot=Ballot(6))
+    with pytest.raises(RemoteProtocolError, match="far above 6"):
+        node.step(Received("n1", 1, message, 1))
+    assert node.term == 6
+    node.step(Received("n1", 1, Heartbeat(1_000_006, 0, 1), 2))
+    assert node.term == 1_000_006
+    new = member(ballot=Ballot(0))
+    new.step(Received("n1", 1, Heartbeat(5_000_000, 0, 1), 2))
+    assert new.term == 5_000_000, "a new member of an old group"

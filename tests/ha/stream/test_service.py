@@ -36,6 +36,20 @@ class World:
         return connection
 
 
+# -- who stays where there are too many ---------------------------------------------------------------------
+
+
+def test_a_slave_that_has_not_asked_yet_is_not_pushed_out_by_strangers_who_have() -> None:
+    """A stranger that connects again and again, and reports at once, looked busier than a slave at its hello."""
+    world = World()
+    world.service.member_hosts = lambda: {"10.0.0.2"}
+    _slave, its_link = world.connect()
+    for _ in range(600):
+        world.slave(500, "10.9.9.9")
+    assert not its_link.closed
+    assert len(world.service.connections) == 256
+
+
 # -- who counts ---------------------------------------------------------------------------------------------
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from broker.replication.role_files import read_roles, write_roles
+from ha.group.epochs import Epochs
+from ha.group.roles import RoleCore, RoleRecord
 from store.io.disk import Disk
 from store.message_store import MessageStore
 from tests.store.region_world import Region
@@ -297,3 +302,55 @@ def test_verify_tells_that_the_known_incarnations_of_a_member_cannot_be_read(
     (root / "ropewalk" / "dledger" / "peers.json").write_bytes(b"{torn")
     done = ropewalk("store", "verify", root)
     assert done.status == 1 and "peers.json cannot be read" in done.out.decode()
+
+
+def role_with(root: Path, record: RoleRecord, epochs: Epochs | None = None) -> None:
+    write_roles(root / "ropewalk", Disk(), record, epochs)
+
+
+def test_an_epoch_that_no_group_comes_to_is_lowered_and_the_broker_can_be_promised_again(
+    ropewalk: RunCommand, root: Path
+) -> None:
+    taken = (1 << 63) - 1
+    role_with(root, RoleRecord("ASYNC_MASTER", 0, taken, 3, "stranger"), Epochs.of([(2, 100), (3, 200)]))
+    assert ropewalk("store", "epoch", root, "--json").document["promisedEpoch"] == taken
+    done = ropewalk("store", "epoch", root, "--lower-to", "3", "--json")
+    assert done.status == 0, done.errors
+    assert (done.document["promisedEpoch"], done.document["leaderEpoch"]) == (3, 3)
+    record, epochs = read_roles(root / "ropewalk", Disk())
+    assert record is not None and RoleCore(record).accept(4, "op").refusal is None
+    assert not RoleCore(record).is_fenced and epochs.pairs() == [(2, 100), (3, 200)]
+
+
+def test_a_master_of_such_an_epoch_has_its_part_of_the_log_under_the_lower_one(
+    ropewalk: RunCommand, root: Path
+) -> None:
+    taken = 1 << 62
+    role_with(root, RoleRecord("ASYNC_MASTER", 0, taken, taken, "x"), Epochs.of([(3, 200), (taken, 900)]))
+    low = ropewalk("store", "epoch", root, "--lower-to", "3")
+    assert low.status == 2 and "of epoch 4 or above" in low.errors
+    assert ropewalk("store", "epoch", root, "--lower-to", "4").status == 0
+    record, epochs = read_roles(root / "ropewalk", Disk())
+    assert record is not None and (record.leader_epoch, record.promised_epoch) == (4, 4)
+    assert epochs.pairs() == [(3, 200), (4, 900)]
+
+
+def test_the_epochs_of_a_store_that_a_broker_has_open_are_left_alone(
+    ropewalk: RunCommand, root: Path, tmp_path: Path
+) -> None:
+    assert "no role but that of its configuration" in ropewalk("store", "epoch", root).errors
+    role_with(root, RoleRecord("ASYNC_MASTER", 0, 9, 3, "x"))
+    before = contents(root)
+    held = subprocess.Popen(
+        [sys.executable, "-c", f"import pathlib,time\nfrom store.io.disk import Disk\n"
+         f"Disk().lock(pathlib.Path({str(root / 'lock')!r})); print(1, flush=True); time.sleep(60)"],
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert held.stdout is not None and held.stdout.readline()
+        assert ropewalk("store", "epoch", root, "--lower-to", "3").status == 2
+        assert contents(root) == before
+    finally:
+        held.kill()
+        held.communicate()
+    assert ropewalk("store", "epoch", tmp_path / "nothing").status == 2

@@ -396,6 +396,62 @@ def test_an_idle_link_is_kept_alive_and_a_silent_one_ends() -> None:
     assert acceptor.peers.status["n1"].why == f"nothing was heard for {SILENCE_MS} ms"
 
 
+def test_strangers_that_come_again_and_again_push_no_member_out() -> None:
+    """A member that connects has to answer a challenge; until then it stood in one row with whoever else came."""
+    side = Side(ME, ("n2", "n3"))
+    for host, is_kept in (("host-n2", True), ("10.9.9.9", False)):
+        wire = Wire()
+        wire.peer = (host, 1)
+        side.peers.accept(wire)
+        for number in range(200):
+            stranger = Wire()
+            stranger.peer = ("10.9.9.9", number)
+            side.peers.accept(stranger)
+        assert wire.is_closed is not is_kept
+
+
+def test_a_member_that_is_called_by_a_name_is_known_by_the_address_it_came_from() -> None:
+    dialer, acceptor = Side(msgspec.structs.replace(ME, id="n2")), Side(ME, ("n2",))
+    dialer.peers = Peers(
+        msgspec.structs.replace(ME, id="n2"),
+        {"n1": "h:1"},
+        {},
+        (),
+        dialer,
+        lambda: 0,
+        random.Random(1).randbytes,
+    )
+    connect(dialer, acceptor)
+    again = Wire()  # of the address that the member came from
+    acceptor.peers.accept(again)
+    for number in range(200):
+        stranger = Wire()
+        stranger.peer = ("10.9.9.9", number)
+        acceptor.peers.accept(stranger)
+    assert not again.is_closed
+
+
+def test_a_churn_from_one_address_leaves_other_addresses_alone() -> None:
+    side = Side(ME, ("n2",))
+    new = Wire()
+    new.peer = ("10.0.0.77", 1)
+    side.peers.accept(new)
+    for number in range(200):
+        stranger = Wire()
+        stranger.peer = ("10.9.9.9", number)
+        side.peers.accept(stranger)
+    assert not new.is_closed, "a member whose address changed"
+
+
+@pytest.mark.parametrize("term", [1_000_008, (1 << 63) - 1])
+def test_a_peer_in_a_term_that_no_group_comes_to_is_refused_in_words(term: int) -> None:
+    dialer, acceptor = Side(msgspec.structs.replace(ME, id="n2"), ("n1",)), Side(ME, ("n2",))
+    dialer.term = term
+    dialed, accepted = connect(dialer, acceptor)
+    assert not dialed.is_up and not accepted.is_up and not acceptor.met_terms
+    assert f"n2 is in term {term}" in acceptor.peers.status["n2"].why
+
+
 def test_strangers_that_say_nothing_are_hung_up_on_and_never_many() -> None:
     side = Side(PEER, ("n1",))
     wires = [Wire() for _ in range(100)]
