@@ -216,6 +216,13 @@ def broker(
             help="Port of the broker's own name server; 0 is any free one.",
         ),
     ] = None,
+    take_place: Annotated[
+        bool,
+        typer.Option(
+            "--take-place",
+            help="Register although another broker answers in this one's place: it is a stranger, or not meant to be.",
+        ),
+    ] = False,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print every configuration value and its origin, and exit.")
     ] = False,
@@ -246,6 +253,7 @@ def broker(
             tuple(settings or ()),
             ephemeral,
             namesrv_port,
+            take_place,
             print_config,
             as_json,
             log_level,

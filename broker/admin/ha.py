@@ -1,20 +1,19 @@
-"""Serve codes 30000 to 30011: questions of a group's members, and of its operators, to a broker (`ha.group.hello`).
+"""Serve codes 30001 to 30011: questions of a group's members, and of its operators, to a broker (`ha.group.hello`).
 
 The answers about bytes of the log are made by the administrators' helper thread, with bounded questions. A promise is
-on disk before it is answered. Where `ropewalkSecret` is set, whoever asks has to prove it first.
+on disk before it is answered. All of it is behind the door (`broker.admin.proof`).
 """
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import structlog
 
-import ropewalk
 from broker.admin.base import AdminContext, Handler
+from broker.admin.proof import ProofDoor
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.replication.log_view import LogPins
@@ -26,7 +25,6 @@ from ha.group.block_repair import refusal_of as refusal_to_give
 from ha.group.divergence import sums_of
 from ha.group.hello import (
     PAGE_MAX,
-    Challenge,
     EpochRequest,
     Hello,
     RangesRequest,
@@ -34,7 +32,6 @@ from ha.group.hello import (
     Welcome,
     decode_untrusted,
     encode,
-    proves,
     ranges_refusal,
     refusal_of,
 )
@@ -42,7 +39,6 @@ from ha.group.metadata import SyncRequest
 from ha.group.roles import RoleDecision
 from ha.stream.service import Replica
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.remoting import Command
 from ropewalk.format.sidecar import block_sum
 from store.integrity.block_repair import NotVouched, vouched
@@ -51,73 +47,37 @@ __all__ = ["AdminHa"]
 
 log = structlog.get_logger("broker.ha")
 
-CHALLENGE_SIZE: Final = 16
 _T = TypeVar("_T")
 
 
 class AdminHa:
-    def __init__(self, context: AdminContext, member: HaMember, replication: Replication) -> None:
+    def __init__(
+        self, context: AdminContext, door: ProofDoor, member: HaMember, replication: Replication
+    ) -> None:
         self._context = context
         self._broker = context.broker
         self._member = member
         self._replication = replication
-        self._secret = context.broker.config.ropewalk_secret
-        self._challenges: dict[Session, bytes] = {}
+        self._door = door
         self._introduced: weakref.WeakSet[Session] = weakref.WeakSet()
         """The connections on which a slave has said hello."""
-        self._unproven = ""
-        """The peer that the log named last for having proven nothing."""
 
     def handlers(self) -> dict[int, Handler]:
-        proven = {
-            RequestCode.ROPEWALK_SLAVE_HELLO: self.hello,
-            RequestCode.ROPEWALK_LOG_SUMS: self.sums,
-            RequestCode.ROPEWALK_LOG_BYTES: self.bytes,
-            RequestCode.ROPEWALK_LOG_BLOCK: self.block,
-            RequestCode.ROPEWALK_SYNC: self.sync,
-            RequestCode.ROPEWALK_MEMBER_STATUS: self.member_status,
-            RequestCode.ROPEWALK_ACCEPT_EPOCH: self.accept,
-            RequestCode.ROPEWALK_RELEASE_EPOCH: self.release,
-            RequestCode.ROPEWALK_PROMOTE: self.promote,
-            RequestCode.ROPEWALK_FOLLOW: self.follow,
-            RequestCode.ROPEWALK_FORGET_SLAVE: self.forget_slave,
-        }
-        table = {code: self._proven(handler) for code, handler in proven.items()}
-        return {RequestCode.ROPEWALK_CHALLENGE: self.challenge, **table}
-
-    def forget(self, session: Session) -> None:
-        """The connection is gone, and its challenge with it."""
-        self._challenges.pop(session, None)
-
-    # -- who asks ------------------------------------------------------------------------------------
-
-    def challenge(self, session: Session, request: Command) -> Command:
-        drawn = b""
-        if self._secret:
-            drawn = self._challenges[session] = os.urandom(CHALLENGE_SIZE)
-        body = encode(Challenge(drawn, ropewalk.__version__))
-        return request.reply(ResponseCode.SUCCESS, body=body)
-
-    def _proven(self, handler: Handler) -> Handler:
-        def handle(session: Session, request: Command) -> Command | None:
-            if self._secret:
-                drawn = self._challenges.get(session, b"")
-                proof = request.ext.get("proof") or ""
-                if not proves(proof, self._secret, drawn, request.code, request.body):
-                    ip = session.link.peer[0]
-                    if self._unproven != ip:  # it may try for hours, several times a second
-                        self._unproven = ip
-                        log.warning("no proof of ropewalkSecret", peer=ip, code=request.code)
-                    raise RequestRefused(
-                        ResponseCode.NO_PERMISSION,
-                        "this group has a ropewalkSecret, and the request does not prove that its sender knows it",
-                    )
-            try:
-                return handler(session, request)
-            except RemoteProtocolError as exc:
-                raise RequestRefused(ResponseCode.INVALID_PARAMETER, str(exc)) from exc
-
-        return handle
+        return self._door.behind(
+            {
+                RequestCode.ROPEWALK_SLAVE_HELLO: self.hello,
+                RequestCode.ROPEWALK_LOG_SUMS: self.sums,
+                RequestCode.ROPEWALK_LOG_BYTES: self.bytes,
+                RequestCode.ROPEWALK_LOG_BLOCK: self.block,
+                RequestCode.ROPEWALK_SYNC: self.sync,
+                RequestCode.ROPEWALK_MEMBER_STATUS: self.member_status,
+                RequestCode.ROPEWALK_ACCEPT_EPOCH: self.accept,
+                RequestCode.ROPEWALK_RELEASE_EPOCH: self.release,
+                RequestCode.ROPEWALK_PROMOTE: self.promote,
+                RequestCode.ROPEWALK_FOLLOW: self.follow,
+                RequestCode.ROPEWALK_FORGET_SLAVE: self.forget_slave,
+            }
+        )
 
     # -- a slave's questions -------------------------------------------------------------------------
 
@@ -141,7 +101,7 @@ class AdminHa:
         )
         if refusal is not None:
             if hello.promised_epoch > member.record.promised_epoch:
-                member.master_hint = hello.address  # it has heard of a newer epoch than this broker
+                member.suspect_newer_master(hello.address)
             log.warning(
                 "a slave is refused", address=hello.address, broker_id=hello.broker_id, reason=refusal
             )
@@ -152,7 +112,7 @@ class AdminHa:
         def welcome(sums: list[int | None]) -> Welcome:
             return Welcome(
                 leader_epoch, view.begin, view.end, member.epochs.pairs(), sums, member.record.policy,
-                config.flush_disk_type == "SYNC_FLUSH",
+                config.flush_disk_type == "SYNC_FLUSH", member.ha_address,
             )  # fmt: skip
 
         def compared(sums: list[int | None]) -> None:
@@ -265,7 +225,7 @@ class AdminHa:
                 ResponseCode.ILLEGAL_OPERATION, "this broker is a slave, and knows only what it was told"
             )
         if ask.promised_epoch > member.record.leader_epoch:
-            member.master_hint = ask.address
+            member.suspect_newer_master(ask.address)
             raise RequestRefused(
                 ResponseCode.ILLEGAL_OPERATION, f"this broker leads epoch {member.record.leader_epoch} only"
             )

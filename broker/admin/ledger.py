@@ -2,6 +2,8 @@
 30043, a change of its members; 30044, a member that goes on alone; 30045, a snapshot; 30046, trust in a log
 that is in doubt.
 
+All of it is behind the door (`broker.admin.proof`): with `ropewalkSecret` an operator has to prove it.
+
 The body of a status is JSON: `ha.dledger.status.LedgerStatus` and the broker that shows it. Every member answers, the
 leader knows most: only it knows through which entry each of the others has the log on its disk.
 
@@ -21,6 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from broker.admin.base import AdminContext, Handler
+from broker.admin.proof import ProofDoor
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.replication.dledger.member import LedgerMember
@@ -61,21 +64,24 @@ _CHANGE_WORDS: Final = {
 class AdminLedger:
     """The codes of a DLedger group."""
 
-    def __init__(self, context: AdminContext, member: LedgerMember | None) -> None:
+    def __init__(self, context: AdminContext, door: ProofDoor, member: LedgerMember | None) -> None:
         """`member` is None in a broker that is a member of no such group."""
         self._context = context
+        self._door = door
         self._member = member
 
     def handlers(self) -> dict[int, Handler]:
-        return {
-            RequestCode.ROPEWALK_LEDGER_STATUS: self.status,
-            RequestCode.ROPEWALK_LEDGER_TRANSFER: self.transfer,
-            RequestCode.ROPEWALK_LEDGER_READMIT: self.readmit,
-            RequestCode.ROPEWALK_LEDGER_CHANGE: self.change,
-            RequestCode.ROPEWALK_LEDGER_FORCE: self.force,
-            RequestCode.ROPEWALK_LEDGER_SNAPSHOT: self.snapshot,
-            RequestCode.ROPEWALK_LEDGER_TRUST: self.trust,
-        }
+        return self._door.behind(
+            {
+                RequestCode.ROPEWALK_LEDGER_STATUS: self.status,
+                RequestCode.ROPEWALK_LEDGER_TRANSFER: self.transfer,
+                RequestCode.ROPEWALK_LEDGER_READMIT: self.readmit,
+                RequestCode.ROPEWALK_LEDGER_CHANGE: self.change,
+                RequestCode.ROPEWALK_LEDGER_FORCE: self.force,
+                RequestCode.ROPEWALK_LEDGER_SNAPSHOT: self.snapshot,
+                RequestCode.ROPEWALK_LEDGER_TRUST: self.trust,
+            }
+        )
 
     def status(self, session: Session, request: Command) -> Command:
         """Answer with the member's status."""

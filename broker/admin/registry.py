@@ -8,6 +8,7 @@ from broker.admin.groups import AdminGroups
 from broker.admin.ha import AdminHa
 from broker.admin.ledger import AdminLedger
 from broker.admin.offsets import AdminOffsets
+from broker.admin.proof import ProofDoor
 from broker.admin.relay import AdminRelay
 from broker.admin.request_modes import AdminModes
 from broker.admin.sinks import AdminSinks
@@ -28,10 +29,11 @@ class Admin:
     def __init__(self, context: AdminContext, group: GroupMember, sinks: SinkService) -> None:
         self._context = context
         self._sinks = AdminSinks(context, sinks)
-        self._ledger = AdminLedger(context, group if isinstance(group, LedgerMember) else None)
+        door = self._door = ProofDoor(context.broker)
+        self._ledger = AdminLedger(context, door, group if isinstance(group, LedgerMember) else None)
         self._ha: AdminHa | None = None
         if isinstance(group, MasterSlaveMember):
-            self._ha = AdminHa(context, group.member, group.replication)
+            self._ha = AdminHa(context, door, group.member, group.replication)
 
     def register(self, handlers: Handlers) -> None:
         context = self._context
@@ -44,6 +46,7 @@ class Admin:
             AdminModes(context),
             AdminUpkeep(context),
             self._sinks,
+            self._door,
             self._ledger,
             *([self._ha] if self._ha is not None else ()),
         ):
@@ -53,8 +56,7 @@ class Admin:
 
     def forget(self, session: Session) -> None:
         """Drop the state of a connection that has ended."""
-        if self._ha is not None:
-            self._ha.forget(session)
+        self._door.forget(session)
 
     @property
     def waiting(self) -> int:

@@ -7,6 +7,7 @@ its place has, and asks that address what it is:
     nobody, this broker, or no answer   register: a broker that starts again may have another port
     another broker, or another id       register: the entry is old, and its broker has another role by now
     a member of another epoch           register: roles of this group have changed, and the higher epoch wins
+    no member of a group with a secret  register: it does not prove that it knows ropewalkSecret
     anything else that answers          a rival: this broker does not register there, and does not start at all if
                                         that is found before it has served anybody
 
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 import trio
 
 from broker.namesrv.answers import broker_addresses, group_addresses
-from broker.replication.slave.peer import Peer
+from broker.replication.slave.peer import Peer, Trust, reading_answers
 from broker.settings.java_properties import read_properties
 from ha.group.roles import MASTER_ID, RoleRecord
 from ropewalk.client.aio.connection import AsyncConnection, open_connection
@@ -87,11 +88,12 @@ class RouteGuard:
     def __init__(
         self, cluster: str, broker_name: str, address: str, record: Callable[[], RoleRecord], secret: str = ""
     ) -> None:
+        """`address` is this broker's own; with a `secret`, only a broker that proves it is a rival."""
         self._cluster = cluster
         self._broker_name = broker_name
         self._address = address
         self._record = record
-        self._secret = secret
+        self._trust = Trust(secret, cluster, broker_name, tuple, takes_version1=False)
 
     async def find_rival(self, name_servers: tuple[str, ...]) -> str | None:
         """Ask all name servers at once; return in words which rival there is, or None."""
@@ -133,6 +135,11 @@ class RouteGuard:
                 else "one of the two would get the other's messages. Stop that one, give this one another brokerName, "
                 "or a name server of its own (--namesrv-port 0)"
             )
+            + (
+                ""
+                if self._trust.secret
+                else ". If that is a stranger, which anybody can register: --take-place, or a ropewalkSecret"
+            )
         )
 
     async def _members(self, link: AsyncConnection) -> Mapping[str, str]:
@@ -149,20 +156,23 @@ class RouteGuard:
         """Return what answers at this address; None if nothing does."""
         found: Occupant | None = None
         try:
-            async with open_connection(address, timeout=RIVAL_S) as link:
-                found = await self._asked(link)
+            with reading_answers(address):
+                async with open_connection(address, timeout=RIVAL_S) as link:
+                    found = await self._asked(link)
         except* (RopewalkError, OSError):
             pass
         return found
 
-    async def _asked(self, link: AsyncConnection) -> Occupant:
+    async def _asked(self, link: AsyncConnection) -> Occupant | None:
         try:
-            peer = await Peer.of(link, self._secret)
+            peer = await Peer.of(link, self._trust)
             if peer is not None:
                 status = await peer.status()
                 return Occupant(status.cluster, status.broker_name, status.broker_id, status.leader_epoch)
         except (OSError, RemoteProtocolError):
-            pass  # it answers, and wants to be shown a secret
+            if self._trust.secret:
+                return None  # whoever it is: it is no member of this group
+            # It answers, and wants to be shown a secret.
         answer = await link.call(Command(RequestCode.GET_BROKER_CONFIG), RIVAL_S)
         try:
             given = {entry.key: entry.value for entry in read_properties(answer.body.decode())}

@@ -76,7 +76,7 @@ class BrokerProcess:
         self._tables = TableSaver(options.config_file)
         self._registrar: Registrar
         self._guard: RouteGuard | None = None
-        """None in DLedger mode: there a term decides between two that claim one place."""
+        """None in DLedger mode, where a term decides between two that claim one place, and with `--take-place`."""
         self._routes: RouteFinder
         self._metrics_server: MetricsServer | None = None
         self._ports: Ports
@@ -142,7 +142,7 @@ class BrokerProcess:
             raise StartFailed(
                 f"cannot use {exc.filename or root} (storePathRootDir is {root}): {exc.strerror}"
             ) from exc
-        if not config.enable_d_leger_commit_log:
+        if not config.enable_d_leger_commit_log and not self.options.take_place:
             self._guard = RouteGuard(
                 config.broker_cluster_name,
                 config.broker_name,

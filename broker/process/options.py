@@ -22,6 +22,8 @@ class BrokerOptions:
     ephemeral: bool = False
     namesrv_port: int | None = None
     """Port of the embedded name server; 0 means any free one, None the default."""
+    take_place: bool = False
+    """Whether to register although another broker has this one's place."""
     print_config: bool = False
     json: bool = False
     log_level: str | None = None

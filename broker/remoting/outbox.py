@@ -39,6 +39,10 @@ class Link(Protocol):
     peer: tuple[str, int]
 
     @property
+    def local(self) -> tuple[str, int]:
+        """The address of this end."""
+
+    @property
     def congested(self) -> bool:
         """Tell whether the peer is owed more bytes than it may be."""
 

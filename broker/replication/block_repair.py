@@ -21,7 +21,7 @@ import trio
 from broker.context import BrokerContext
 from broker.replication.master_slave import Replication
 from broker.replication.member import HaMember
-from broker.replication.slave.peer import Peer
+from broker.replication.slave.peer import Peer, Trust, reading_answers
 from broker.replication.slave.slave_broker import master_address
 from ha.group.block_repair import (
     BlockRequest,
@@ -127,14 +127,15 @@ class BlockRepair:
         """Ask this member for the bytes that belong there; None if it could not help, with the cause in `reasons`."""
         search = repair_bytes(place, before, segment.size, BLOCK_SIZE, check_of(segment.placing))
         try:
-            async with self._source.asking(member) as fetch:
-                span = next(search)
-                while True:
-                    try:
-                        span = search.send(await fetch(span))
-                    except StopIteration as end:
-                        found: bytes = end.value
-                        return found
+            with reading_answers(member):
+                async with self._source.asking(member) as fetch:
+                    span = next(search)
+                    while True:
+                        try:
+                            span = search.send(await fetch(span))
+                        except StopIteration as end:
+                            found: bytes = end.value
+                            return found
         except (RepairRefused, RopewalkError, OSError) as exc:
             text = str(exc)
             reasons.append(text if member in text else f"{member}: {text}")
@@ -148,6 +149,11 @@ class GroupBlocks:
         self._broker = broker
         self._member = member
         self._replication = replication
+        config = broker.config
+        self._trust = Trust(
+            config.ropewalk_secret, config.broker_cluster_name, config.broker_name, member.known_addresses,
+            takes_version1=False,
+        )  # fmt: skip
 
     def members(self, place: Damaged) -> tuple[str, ...]:
         """Return the members to ask, the likeliest first."""
@@ -165,7 +171,7 @@ class GroupBlocks:
     async def asking(self, member: str) -> AsyncIterator[Fetch]:
         """Connect to a member."""
         async with open_connection(member, timeout=CONNECT_S) as link:
-            peer = await Peer.of(link, self._broker.config.ropewalk_secret)
+            peer = await Peer.of(link, self._trust)
             if peer is None:
                 raise RepairRefused(f"{member} is a RocketMQ broker, which has no checksums of its log")
 

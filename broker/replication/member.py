@@ -107,7 +107,10 @@ class HaMember:
                 file=str(self._files.role_path),
             )  # fmt: skip
         elif not record.leader_epoch:  # nobody ever changed it: the configuration says who this is
-            record = msgspec.structs.replace(record, role=config.broker_role, broker_id=config.broker_id)
+            master = record.master if config.broker_role == SLAVE else ""
+            record = msgspec.structs.replace(
+                record, role=config.broker_role, broker_id=config.broker_id, master=master
+            )
         version = record.policy.version
         if record.role != SLAVE and config.broker_role != SLAVE:
             policy = record.policy.with_requirement(config.broker_role, config.in_sync_replicas)
@@ -307,6 +310,14 @@ class HaMember:
             raise RemoteProtocolError(decision.refusal)
         self.apply_decision(decision, done)
 
+    def adopt_master(self, address: str) -> None:
+        """Keep the address of the master that this slave has joined, so that no name server gives it another one.
+
+        A master that settings name is not kept: they may be changed.
+        """
+        if address not in self.known_addresses():
+            self.apply_decision(self.core.adopt_master(address))
+
     def add_slave(self, broker_id: int, address: str, done: Callable[[], None]) -> None:
         """Add a slave to the policy, durably. Raises ValueError when there is no room for one more."""
         decision = self.core.add_slave(broker_id, address)
@@ -364,6 +375,31 @@ class HaMember:
             self._broker.ha_status, is_master=self.core.is_master, epoch=self.core.record.promised_epoch
         )
 
+    # -- other members ---------------------------------------------------------------------------------
+
+    def known_addresses(self) -> frozenset[str]:
+        """Return the addresses of other members by settings, by the role on disk, and by the group's policy.
+
+        What a name server or a stranger says is no part of it.
+        """
+        record, config = self.core.record, self._broker.config
+        found = {record.master, config.ropewalk_master_address, *record.policy.slaves.values()}
+        if config.ha_master_address:
+            host, _, port = config.ha_master_address.rpartition(":")
+            found.add(f"{host}:{int(port) - 1}")
+        return frozenset(found - {"", self.address})
+
+    def suspect_newer_master(self, address: str) -> None:
+        """Have a member asked at once that knows of a newer epoch. A stranger's address is not dialed for that."""
+        if self._broker.config.ropewalk_secret or address in self.known_addresses():
+            self.master_hint = address
+
+    def note(self, text: str | None) -> None:
+        """Have `/readyz` tell this remark about the group, or none any more."""
+        notes = () if text is None else (text,)
+        if self._broker.ha_status.notes != notes:
+            self._broker.ha_status = replace(self._broker.ha_status, notes=notes)
+
     # -- metadata ------------------------------------------------------------------------------------
 
     def answer_sync(self, ask: SyncRequest) -> SyncResponse:
@@ -401,12 +437,12 @@ class HaMember:
         self._replication.set_registered(slaves)
 
     def set_master(self, ha_address: str, master_address: str) -> None:
-        """Take the master's address from a name server. Under an epoch of its own, a slave asks there first."""
-        record, replication = self.core.record, self._replication
-        if record.master and master_address and master_address != record.master:
+        """Take the master's addresses from a name server. A slave that knows its master asks it for its HA address."""
+        master = self.core.record.master
+        if not master:
+            self._replication.set_master(ha_address, master_address)
+        elif master_address and master_address != master:
             self.master_hint = master_address
-            return
-        replication.set_master(ha_address, master_address)
 
 
 __all__ = ["MASTER_ID", "HaMember"]

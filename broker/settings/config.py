@@ -141,6 +141,12 @@ class BrokerConfig:
     kv_memory_max: int
     ropewalk_secret: str
     """The secret that the members of a group prove to each other to know; empty asks for no proof."""
+    ropewalk_secret_also: str
+    """A second secret that is taken and never sent; empty but while the secret is changed."""
+    ropewalk_secret_v1: bool
+    """Whether members that prove their questions alone are spoken to."""
+    ropewalk_address_aliases: tuple[str, ...]
+    """Further addresses at which members dial this broker."""
     ropewalk_open_group: bool
     """Whether the start and `/readyz` say nothing of a group that has no secret."""
     ropewalk_master_address: str
@@ -638,6 +644,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "raftElectionMs": dledger.election_bounds,
     "ropewalkKvRegions": dledger.region_cuts,
     "ropewalkUmask": umask_text,
+    "ropewalkAddressAliases": _servers,
 }
 
 
@@ -659,7 +666,7 @@ def _mark(key: Key) -> Mark:
 
 
 def _shown(key: Key, text: str) -> str:
-    return "(hidden)" if text and _HIDDEN.search(key.name) else text
+    return "(hidden)" if text and key.kind is Kind.TEXT and _HIDDEN.search(key.name) else text
 
 
 # --- all values together -------------------------------------------------------------------------------
@@ -703,6 +710,8 @@ def _derive(
     values.setdefault("haMasterAddress", "")
     values.setdefault("ropewalkMasterAddress", "")
     values.setdefault("ropewalkSecret", "")
+    values.setdefault("ropewalkSecretAlso", "")
+    values.setdefault("ropewalkAddressAliases", ())
     values.setdefault("inSyncReplicas", 2 if values["brokerRole"] == "SYNC_MASTER" else 1)
     port = values["listenPort"]
     values.setdefault("metricsPromExporterHost", values["bindAddress"])
@@ -774,6 +783,10 @@ def _check_together(
         )
     if not values["enableDLegerCommitLog"]:
         _check_replication(values, origins, mistakes, warnings)
+    if values["ropewalkSecretAlso"] and not values["ropewalkSecret"]:
+        mistakes.append(
+            "ropewalkSecretAlso needs ropewalkSecret: it is the second secret of a group that has one"
+        )
     dledger.check(values, origins, mistakes, warnings)
     port = values["listenPort"]
     if port in (1, 2):

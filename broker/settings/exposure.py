@@ -1,7 +1,8 @@
 """Name the actions of strangers that a configuration allows: warnings at a start, and lines of `/readyz`.
 
 The broker has no users and no TLS yet, so the network is its fence; docs/operate/hardening.md has the whole table. A
-finding is one sentence, which says what is open and what to do. A broker that only its own machine reaches has none.
+finding is one sentence, which says what is open and what to do. A broker that only its own machine reaches has none,
+but for a secret that is no good one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import ipaddress
 from typing import Final
 
 from broker.settings.config import BrokerConfig
+from broker.settings.keys import KEYS
+from ropewalk.member_proof import short_secret
 
 __all__ = ["exposures"]
 
@@ -22,6 +25,17 @@ def exposures(config: BrokerConfig, *, has_members: bool) -> tuple[str, ...]:
     `has_members`: other brokers belong to this one's group.
     """
     found = []
+    for key, secret in (
+        ("ropewalkSecret", config.ropewalk_secret),
+        ("ropewalkSecretAlso", config.ropewalk_secret_also),
+    ):
+        if (why := short_secret(secret)) is not None:
+            found.append(f"{key} is too short: {why}")
+        if config.origin(key) == "--set":
+            found.append(
+                f"{key} stands on the command line, where `ps` shows it to every user of this machine: give it in the "
+                f"environment ({KEYS[key].variable})"
+            )
     if not _is_loopback(config.bind_address):
         found.append(
             f"there are no users and no TLS yet: whoever reaches this broker at {config.bind_address} may send, read "

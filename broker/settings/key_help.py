@@ -102,6 +102,12 @@ haSyncFromLastFile Whether an empty slave gets the newest commit-log file only, 
     there is. Ropewalk's own.
 ropewalkSecret A secret that members of a group prove to each other. Unknown peers are then refused on the
     replication port. Ropewalk's own.
+ropewalkSecretAlso A second secret that this broker takes and never sends, while the secret of a group is changed.
+    Ropewalk's own.
+ropewalkSecretV1 Whether members of the release before are spoken to, which prove their questions and not their answers.
+    Set it to `false` when all members are of this release. Ropewalk's own.
+ropewalkAddressAliases Further addresses at which members and operators dial this broker, `HOST:PORT;HOST:PORT`: a
+    proxy's, or a mapped port. With `ropewalkSecret` a question to any other address is refused. Ropewalk's own.
 ropewalkOpenGroup Whether a group without `ropewalkSecret` is meant, because only its members reach it: the start and
     `/readyz` say nothing of it then. Ropewalk's own.
 ropewalkMasterAddress The master's `HOST:listenPort`, for a slave that has only `haMasterAddress`. Default: that

@@ -260,6 +260,9 @@ _HONOURED: Final = (
     _long("kvMemoryMax", 256 * MIB, MIB),
     # What every member of a group has to know; and where a slave that has only haMasterAddress says hello.
     _text("ropewalkSecret", None),
+    _text("ropewalkSecretAlso", None),
+    _bool("ropewalkSecretV1", True),
+    _text("ropewalkAddressAliases", None),
     _bool("ropewalkOpenGroup", False),
     _text("ropewalkMasterAddress", None),
     # Metrics, from a port of their own (5557; any free one where listenPort is 0); DISABLE is no port at all.

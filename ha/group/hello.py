@@ -10,15 +10,11 @@
 
 Bodies are msgpack of the structs below. A stock RocketMQ broker answers 3 to all of it, and is then treated as one.
 
-Where the group has a secret every request but CHALLENGE carries `proof` = HMAC-SHA256(secret, challenge, code, body)
-in hex: the challenge was drawn for this very connection, so an overheard proof is worth nothing on another one.
-The secret itself never travels.
+Where the group has a secret all of it but CHALLENGE is proven, questions and answers (`ropewalk.member_proof`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
@@ -29,7 +25,6 @@ from ha.group.roles import MASTER_ID, Number, QuorumPolicy, RoleRecord
 from ropewalk.errors import RemoteProtocolError
 
 __all__ = [
-    "Challenge",
     "EpochRequest",
     "Hello",
     "RangesRequest",
@@ -39,8 +34,6 @@ __all__ = [
     "Welcome",
     "decode_untrusted",
     "encode",
-    "proof_of",
-    "proves",
     "refusal_of",
 ]
 
@@ -55,13 +48,6 @@ RangeSums: TypeAlias = Annotated[list[Number | None], msgspec.Meta(max_length=RA
 EpochPairs: TypeAlias = Annotated[list[tuple[Number, Number]], msgspec.Meta(max_length=EPOCHS_MAX)]
 
 _S = TypeVar("_S", bound=msgspec.Struct)
-
-
-class Challenge(msgspec.Struct, frozen=True):
-    """The answer to a challenge: a number for proofs on this connection, empty where none are asked for."""
-
-    challenge: bytes = b""
-    version: str = ""
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -101,6 +87,8 @@ class Welcome(msgspec.Struct, frozen=True):
     policy: QuorumPolicy = msgspec.field(name="terms", default=QuorumPolicy())
     flushes_first: bool = False
     """Whether it acknowledges nothing that it has not flushed."""
+    ha_address: str = ""
+    """The address at which it serves its log; empty where that is not known."""
 
 
 class RangesRequest(msgspec.Struct, frozen=True):
@@ -200,22 +188,6 @@ def decode_untrusted(kind: type[_S], body: bytes) -> _S:
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise RemoteProtocolError(f"this is no {kind.__name__}: {exc}") from exc
-
-
-# -- the secret -------------------------------------------------------------------------------------------
-
-
-def proof_of(secret: str, challenge: bytes, code: int, body: bytes) -> str:
-    """Return the proof that the sender of this body knows the secret."""
-    words = challenge + code.to_bytes(4, "big") + body
-    return hmac.new(secret.encode(), words, hashlib.sha256).hexdigest()
-
-
-def proves(proof: str, secret: str, challenge: bytes, code: int, body: bytes) -> bool:
-    """Return whether a proof is right. A connection that was given no challenge proves nothing."""
-    return bool(challenge) and hmac.compare_digest(
-        proof_of(secret, challenge, code, body).encode(), proof.encode()
-    )
 
 
 # -- the master's judgement -------------------------------------------------------------------------------

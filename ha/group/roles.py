@@ -156,7 +156,12 @@ class QuorumPolicy(msgspec.Struct, frozen=True, rename="camel"):
         The old master stays in it also where its address is not known any more: it has messages that were
         acknowledged, and with one slave fewer too few answers would be enough for the next handover.
         """
-        slaves = {**self.slaves, str(winner): old_master}
+        # A policy from before the old master led still has it under the id that another member has by now.
+        slaves = {
+            name: "" if old_master and address == old_master else address
+            for name, address in self.slaves.items()
+        }
+        slaves[str(winner)] = old_master
         return msgspec.structs.replace(self, version=self.version + 1, slaves=slaves)
 
 
@@ -348,6 +353,12 @@ class RoleCore:
         if (why := self._too_new(policy)) is not None:
             return self._refused(why)
         return self._with_policy(policy)
+
+    def adopt_master(self, address: str) -> RoleDecision:
+        """Keep the address of the master, as a slave that had none in its record."""
+        if self.is_master or self.record.master:
+            return RoleDecision(self.record)
+        return self._change(msgspec.structs.replace(self.record, master=address), RoleAction.NOTHING)
 
     def add_slave(self, broker_id: int, address: str) -> RoleDecision:
         """Add a slave to the policy, as a master. Raises ValueError when there is no room."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import time
 from collections.abc import Mapping
@@ -13,13 +14,14 @@ from ropewalk.client.core.consume.consuming import ConsumerCore, ConsumerIdentit
 from ropewalk.client.core.consume.membership import SQL92, Subscription
 from ropewalk.client.core.consume.pulling import PullCore
 from ropewalk.client.core.consume.skipped import OnSkipped
-from ropewalk.client.core.ids import default_unique_keys, local_ip
+from ropewalk.client.core.ids import default_unique_keys, ip_of, local_ip
 from ropewalk.client.core.produce.bodies import BODY_BYTES_MAX
 from ropewalk.client.core.produce.options import ProducerOptions
 from ropewalk.client.core.produce.sending import ProducerCore
 from ropewalk.errors import LocalProtocolError
 from ropewalk.filter.sql92 import compile_filter
 from ropewalk.format.names import check_topic
+from ropewalk.member_proof import NONCE_SIZE, Asker
 
 TRACE_GROUP = "_INNER_TRACE_PRODUCER"
 """The producer group of consumers that trace."""
@@ -38,6 +40,16 @@ def now_ms() -> int:
 def name_servers_or_default(given: str | None) -> str:
     """Return the name servers to use: the given ones, else those of ROPEWALK_NAMESRV_ADDR or NAMESRV_ADDR."""
     return choose_name_servers(given, os.environ)
+
+
+def new_asker(secret: str, address: str) -> Asker:
+    """Return this end of the proof between operators and members, for a connection to an address."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket = f"{ip_of(host)}:{port}"
+    except OSError:
+        socket = ""  # the connect says why
+    return Asker(secret, address, socket, secrets.token_bytes(NONCE_SIZE), takes_older=False)
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:

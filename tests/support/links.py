@@ -10,6 +10,7 @@ class FakeLink:
 
     def __init__(self, peer: tuple[str, int]) -> None:
         self.peer = peer
+        self.local = ("127.0.0.1", 10911)
         self.sent = bytearray()
         self.congested = False
         self.sole_ready = True

@@ -10,6 +10,7 @@ as one array of objects. Times are shown in the reader's zone, and are milliseco
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,9 @@ from tools.common.output import (
     print_line,
     print_table,
 )
+
+SECRET_VARIABLE = "ROPEWALK_SECRET"
+"""The environment variable that hands a group's secret to a command."""
 
 # Options and arguments
 
@@ -201,7 +205,8 @@ def show_facts(facts: dict[str, Any], *, as_json: bool) -> None:
 @contextmanager
 def administrator(name_server: str, timeout: float, *, as_json: bool) -> Iterator[Admin]:
     """Open an `Admin` whose errors end the command in a sentence with the remedy."""
-    with expected_errors(as_json=as_json), Admin(name_server, timeout=timeout) as admin:
+    secret = os.environ.get(SECRET_VARIABLE, "")
+    with expected_errors(as_json=as_json), Admin(name_server, timeout=timeout, secret=secret) as admin:
         try:
             yield admin
         except UsageError:
@@ -230,6 +235,8 @@ def admin_hint(exc: RopewalkError) -> str | None:
                 "`ropewalk admin group list` shows the groups, `ropewalk admin group create GROUP` makes one"
             )
         case ResponseCode.NO_PERMISSION:
+            if "ropewalkSecret" in str(exc):
+                return f"give the group's secret to the command in the environment: {SECRET_VARIABLE}=…"
             return "the broker does not allow this while it runs; change its configuration and start it again"
     return None
 

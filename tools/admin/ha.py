@@ -26,6 +26,7 @@ from ropewalk.client.core.connection import Unreachable
 from ropewalk.errors import RopewalkError
 from tools.admin import handover as ha_operator
 from tools.admin.base import (
+    SECRET_VARIABLE,
     TIMEOUT_S,
     BrokerName,
     Sheet,
@@ -79,7 +80,7 @@ SomeBroker = Annotated[
 
 @contextmanager
 def _operator(name_server: str, timeout: float, *, as_json: bool) -> Iterator[tuple[Admin, Members]]:
-    secret = os.environ.get("ROPEWALK_SECRET", "")
+    secret = os.environ.get(SECRET_VARIABLE, "")
     with (
         administrator(name_server, timeout, as_json=as_json) as admin,
         Members(secret, min(timeout, PROBE_TIMEOUT_S)) as members,

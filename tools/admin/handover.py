@@ -6,7 +6,9 @@ delay the others; answers are handed to the handover one by one, in the order in
 
 from __future__ import annotations
 
+import os
 import queue
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,13 +20,11 @@ import msgspec
 
 from ha.group.handover import Answer, Handover, HandoverKind, Member, Phase, Question, QuestionKind, choose
 from ha.group.hello import (
-    Challenge,
     EpochRequest,
     MemberStatusMessage,
     RangesRequest,
     decode_untrusted,
     encode,
-    proof_of,
 )
 from ha.group.roles import SLAVE, SYNC_MASTER
 from ropewalk.client.blocking.admin import Admin
@@ -33,6 +33,7 @@ from ropewalk.client.core.addresses import BadAddress, parse_address
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 from ropewalk.format.remoting import Command
+from ropewalk.member_proof import NONCE_SIZE, Asker, NotProven
 
 __all__ = [
     "Group",
@@ -89,7 +90,7 @@ class Members:
         self.electing: set[str] = set()
         """The addresses of members of DLedger groups."""
         self._secret = secret
-        self._links: dict[str, tuple[Connection, bytes]] = {}
+        self._links: dict[str, tuple[Connection, Asker]] = {}
         self._lock = threading.Lock()
         self._turns: dict[str, threading.Lock] = {}
 
@@ -99,7 +100,7 @@ class Members:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for link, _challenge in self._links.values():
+        for link, _asker in self._links.values():
             link.close()
 
     def ask(self, address: str, code: int, message: msgspec.Struct, timeout: float | None = None) -> bytes:
@@ -114,33 +115,51 @@ class Members:
             return self._ask(address, code, message, self.timeout if timeout is None else timeout)
 
     def _ask(self, address: str, code: int, message: msgspec.Struct, timeout: float) -> bytes:
-        link, challenge = self._link(address)
-        body = encode(message)
-        ext = {"proof": proof_of(self._secret, challenge, code, body)} if self._secret else {}
+        link, asker = self._link(address)
+        question = asker.prove(Command(code, {}, encode(message)))
         try:
-            answer = link.call(Command(code, ext, body), timeout)
-        except OutcomeUnknown:
+            answer = link.call(question, timeout)
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and self._elects(link, asker):
+                self.electing.add(address)
+                raise Refusal(f"the group of {address} {ELECTS}")
+            asker.check(question, answer)
+        except (OutcomeUnknown, NotProven):
             self.forget(address)  # a late answer would be taken for the next one's
             raise
         if answer.code != ResponseCode.SUCCESS:
             raise Refusal(answer.remark or f"code {answer.code}")
         return answer.body
 
-    def _link(self, address: str) -> tuple[Connection, bytes]:
+    def _elects(self, link: Connection, asker: Asker) -> bool:
+        """Return whether a broker that keeps no role as these groups do is a member of a DLedger group."""
+        question = asker.prove(Command(RequestCode.ROPEWALK_LEDGER_STATUS))
+        answer = link.call(question, self.timeout)
+        asker.check(question, answer)
+        return answer.code == ResponseCode.SUCCESS
+
+    def _link(self, address: str) -> tuple[Connection, Asker]:
         with self._lock:
             known = self._links.get(address)
         if known is not None and not known[0].closed:
             return known
         link = Connection(address, self.timeout)
-        answer = link.call(Command(RequestCode.ROPEWALK_CHALLENGE), self.timeout)
+        asker = Asker(
+            self._secret,
+            address,
+            str(link.remote_address),
+            secrets.token_bytes(NONCE_SIZE),
+            takes_older=os.environ.get("ROPEWALK_SECRET_V1") == "true",
+        )
+        answer = link.call(asker.question(), self.timeout)
         if answer.code != ResponseCode.SUCCESS:
-            elects = link.call(Command(RequestCode.ROPEWALK_LEDGER_STATUS), self.timeout)
+            elects = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and self._elects(link, asker)
             link.close()
-            if elects.code == ResponseCode.SUCCESS:
+            if elects:  # of an older release, which takes no challenge
                 self.electing.add(address)
                 raise Refusal(f"the group of {address} {ELECTS}")
-            raise Refusal(f"{address} is no Ropewalk broker: it answered {answer.code}")
-        found = link, decode_untrusted(Challenge, answer.body).challenge
+            raise Refusal(answer.remark or f"{address} is no Ropewalk broker: it answered {answer.code}")
+        asker.challenged(answer.body)
+        found = link, asker
         with self._lock:
             self._links[address] = found
         return found

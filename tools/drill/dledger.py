@@ -5,6 +5,8 @@ What a script shows and undoes is as in `drills.py`. Followers and leader are to
 
 from __future__ import annotations
 
+import os
+
 import trio
 
 from ropewalk.client.admin.results import LedgerMembers
@@ -12,6 +14,7 @@ from ropewalk.client.blocking.admin import Admin
 from ropewalk.errors import RopewalkError
 from tools.drill.stage import Drill, Stage
 from tools.drill.testbed.cluster import Node
+from tools.drill.testbed.group import SECRET_VARIABLE
 from tools.drill.testbed.ledger_cluster import LedgerCluster
 
 MODE = "dledger"
@@ -172,7 +175,7 @@ async def _hand_over(stage: Stage, leader: Node) -> bool:
 
 
 def _ask_for_transfer(name_server: str, broker_name: str) -> str:
-    with Admin(name_server) as admin:
+    with Admin(name_server, secret=os.environ.get(SECRET_VARIABLE, "")) as admin:
         return admin.transfer_lead(broker_name)
 
 
@@ -251,7 +254,7 @@ async def _take_in(stage: Stage, spare: Node, replacing: Node | None = None) -> 
 
 
 def _ask_for_member(name_server: str, broker_name: str, id: str, address: str, old: str) -> LedgerMembers:
-    with Admin(name_server) as admin:
+    with Admin(name_server, secret=os.environ.get(SECRET_VARIABLE, "")) as admin:
         return admin.add_member(broker_name, id, address, replacing=old)
 
 

@@ -363,6 +363,7 @@ class LedgerMember:
             config.mapped_file_size_commit_log,
             ropewalk.__version__,
             config.ropewalk_secret,
+            config.ropewalk_secret_also,
         )
 
     async def mend(self, shell: Shell, why: StoreDamaged) -> None:

@@ -16,7 +16,7 @@ import trio
 
 from broker.remoting.connection import Connection
 from broker.replication.log_view import LogPins
-from broker.replication.slave.peer import CALL_S, NotSame, Peer
+from broker.replication.slave.peer import CALL_S, NotSame, Peer, reading_answers
 from broker.replication.slave.slave_broker import SlaveBroker
 from ha.group.divergence import Bytes, Compared, Extent, Finding, LogQuery, compare, sums_of, tail
 from ha.group.epochs import Epochs
@@ -48,22 +48,27 @@ class SlaveHello:
         """Say hello about this connection, and compare the logs. Raises OSError where the slave must not go on."""
         address = self._broker.master_address
         try:
-            async with open_connection(address, timeout=CALL_S) as link:
-                peer = await Peer.of(link, self._broker.secret)
-                if peer is None:
-                    self._begin_with_rocketmq(address)
-                    return
-                await self._hello(peer, address, connection)
+            with reading_answers(address):
+                async with open_connection(address, timeout=CALL_S) as link:
+                    peer = await Peer.of(link, self._broker.trust)
+                    if peer is None:
+                        self.refuse_rocketmq(address)
+                        if not self._broker.context.store.log.segments:
+                            log.info(
+                                "a RocketMQ master gives an empty slave its newest segment only",
+                                master=address,
+                            )
+                        return
+                    await self._hello(peer, address, connection)
         except (RopewalkError, OSError) as exc:
             raise NotSame(str(exc)) from exc
 
-    def _begin_with_rocketmq(self, address: str) -> None:
-        epoch = self._broker.member.record.promised_epoch
-        if epoch or self._broker.secret:
-            why = f"epoch {epoch} was accepted here" if epoch else "this group has a ropewalkSecret"
-            raise NotSame(f"{address} is a RocketMQ broker, which knows nothing of either: {why}")
-        if not self._broker.context.store.log.segments:
-            log.info("a RocketMQ master gives an empty slave its newest segment only", master=address)
+    def refuse_rocketmq(self, address: str) -> None:
+        """Raise `NotSame` where this slave follows no RocketMQ broker. With a secret, `Peer.of` has refused it."""
+        if epoch := self._broker.member.record.promised_epoch:
+            raise NotSame(
+                f"{address} is a RocketMQ broker, which knows of no epochs: epoch {epoch} was accepted here"
+            )
 
     async def _hello(self, peer: Peer, address: str, connection: Connection) -> None:
         broker, member = self._broker, self._broker.member
@@ -96,7 +101,10 @@ class SlaveHello:
                 raise NotSame(
                     f"{address} leads epoch {welcome.leader_epoch}, and {member.record.promised_epoch} is accepted here"
                 )
+            self._check_stream(address, welcome)
             if welcome.leader_epoch > member.record.leader_epoch:
+                if not broker.may_lead(peer):
+                    raise NotSame(_unbelieved(address, f"leads epoch {welcome.leader_epoch}", broker.secret))
                 await broker.become_slave(welcome.leader_epoch, address, welcome.policy)
                 raise NotSame(f"epoch {welcome.leader_epoch} has begun: connecting anew")
             epochs = Epochs.of(welcome.epochs, welcome.leader_epoch)
@@ -121,12 +129,33 @@ class SlaveHello:
         self._check_followed(address, welcome.leader_epoch)
         if kept:
             self._refuse_to_cut(found, mine, address)
+        if found.finding not in (Finding.SAME, Finding.STRANGERS) and not broker.may_lead(peer):
+            raise NotSame(
+                _unbelieved(address, "has another log, for which this one would be cut", broker.secret)
+            )
         self._judge(found, mine, theirs, address, welcome.leader_epoch, parted)
         self._flushed_first = welcome.flushes_first
         await broker.saved(lambda done: member.adopt_epochs(epochs, done))
         self._check_followed(address, welcome.leader_epoch)
+        member.adopt_master(address)
         await broker.saved(lambda done: member.adopt_policy(welcome.policy, done))
         member.tables.forget_progress()
+
+    def _check_stream(self, address: str, welcome: Welcome) -> None:
+        """Reject a stream from elsewhere than this master serves its log at. Raises `NotSame`.
+
+        A name server names both addresses, and may have named a member's beside a stranger's.
+        """
+        broker = self._broker
+        replication = broker.replication
+        if (
+            welcome.ha_address
+            and welcome.ha_address != replication.master_ha
+            and not broker.context.config.ha_master_address
+        ):
+            with broker.turn():
+                replication.set_master(welcome.ha_address, address)
+            raise NotSame(f"{address} serves its log at {welcome.ha_address}: connecting anew")
 
     def _check_followed(self, address: str, epoch: int) -> None:
         """Reject what a master said that was overtaken meanwhile. Raises `NotSame`.
@@ -210,3 +239,13 @@ class SlaveHello:
         about = About(why, begin, mine.end, self._broker.context.now_ms(), address, epoch)
         self._broker.member.request_cut(about, behind=found.finding is Finding.BEHIND)
         raise NotSame(f"the log has to be cut first: {why}")
+
+
+def _unbelieved(address: str, what: str, secret: str) -> str:
+    """Return why a master is not followed that is not believed, and what to do about it."""
+    return f"{address} {what}, and is not followed: " + (
+        "it does not prove its answers, because it is of an older release. Upgrade it first"
+        if secret
+        else "only a name server tells of it, which believes everybody. If it is the master, set "
+        f"ropewalkMasterAddress={address} here, or give all members a ropewalkSecret"
+    )

@@ -16,7 +16,7 @@ from broker.remoting.shell import Shell
 from broker.replication.group_member import Turns
 from broker.replication.master_slave import Replication
 from broker.replication.member import HaMember
-from broker.replication.slave.peer import NotSame
+from broker.replication.slave.peer import NotSame, Peer, Trust
 from ha.group.roles import QuorumPolicy, RoleDecision, RoleRecord
 
 __all__ = ["SlaveBroker", "master_address"]
@@ -27,8 +27,8 @@ TROUBLE_S = 2.0
 
 
 def master_address(record: RoleRecord, replication: Replication, configured: str) -> str:
-    """Return the master's remoting address: by epoch, name server, configuration, or next to its HA port."""
-    known = record.master or replication.master_address or configured
+    """Return the master's remoting address: by role, configuration, name server, or next to its HA port."""
+    known = record.master or configured or replication.master_address
     if known or not replication.master_ha:
         return known
     host, _, port = replication.master_ha.rpartition(":")
@@ -44,7 +44,15 @@ class SlaveBroker:
         self.context = context
         self.member = member
         self.replication = replication
-        self.secret = context.config.ropewalk_secret
+        config = context.config
+        self.secret = config.ropewalk_secret
+        self.trust = Trust(
+            config.ropewalk_secret,
+            config.broker_cluster_name,
+            config.broker_name,
+            member.known_addresses,
+            takes_version1=config.ropewalk_secret_v1,
+        )
         self._turns = turns
         self._shell = shell
         self._troubles: dict[str, tuple[float, str]] = {}
@@ -60,6 +68,14 @@ class SlaveBroker:
     def follows(self, address: str) -> bool:
         """Return whether this broker follows the master at an address."""
         return not self.member.core.is_master and self.master_address == address
+
+    def may_lead(self, peer: Peer) -> bool:
+        """Return whether a peer's word may change the role of this broker, or cut its log.
+
+        Where there is no secret, a slave that has nothing yet joins whomever the name server names.
+        """
+        is_new = not self.member.record.master and not self.context.store.log.segments
+        return peer.may_lead or (is_new and not self.secret)
 
     @contextmanager
     def turn(self) -> Iterator[None]:

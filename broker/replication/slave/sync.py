@@ -17,7 +17,7 @@ from broker.replication.master_slave import Replication
 from broker.replication.member import HaMember
 from broker.replication.slave.hello import SlaveHello
 from broker.replication.slave.master_search import MasterSearch
-from broker.replication.slave.peer import CALL_S, Peer
+from broker.replication.slave.peer import CALL_S, Peer, reading_answers
 from broker.replication.slave.rocketmq import RocketMQTables
 from broker.replication.slave.slave_broker import SlaveBroker
 from ha.group.hello import decode_untrusted
@@ -65,12 +65,14 @@ class SlaveSync:
                 await trio.sleep(_PAUSE_S)
                 continue
             try:
-                async with open_connection(address, timeout=CALL_S) as link:
-                    peer = await Peer.of(link, self._broker.secret)
-                    if peer is None:
-                        await self._rocketmq.sync(link, address)
-                    else:
-                        await self._sync(peer, address)
+                with reading_answers(address):
+                    async with open_connection(address, timeout=CALL_S) as link:
+                        peer = await Peer.of(link, self._broker.trust)
+                        if peer is None:
+                            self.hello.refuse_rocketmq(address)
+                            await self._rocketmq.sync(link, address)
+                        else:
+                            await self._sync(peer, address)
             except (RopewalkError, OSError) as exc:
                 with self._broker.turn():
                     self._member.lost_contact()

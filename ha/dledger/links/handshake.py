@@ -119,12 +119,13 @@ class Handshake:
             if len(body) != CHALLENGE_SIZE:
                 raise RemoteProtocolError(f"a challenge of {len(body)} bytes")
             self._peers_challenge = body
-            self._introduce(Step.HELLO, body)
+            self._introduce(Step.HELLO, body, self._host.me.secret)
         elif step is (Step.WELCOME if self._dials else Step.HELLO):
-            found, proven = read_introduction(step, body, self._host.me.secret, self._challenge)
+            found, secret = read_introduction(step, body, self._host.me, self._challenge)
+            proven = secret is not None
             why = self._host.judge(found, proven, self._peer)
             if why is None:
-                return self._accept(found)
+                return self._accept(found, secret or "")
             # Also to an acceptor that has sent its welcome: a member that lost its store, and that all others dial,
             # would hear of it from nobody else.
             self._connection.send(encode(Step.REFUSED, why.encode()[:2048]))
@@ -134,19 +135,19 @@ class Handshake:
             raise RemoteProtocolError(f"a {step.name} that nothing asked for")
         return False
 
-    def _accept(self, found: Introduction) -> bool:
+    def _accept(self, found: Introduction, secret: str) -> bool:
         if not self._dials:
             self._peer, self._kind = found.id, Link(found.kind)
-            self._introduce(Step.WELCOME, found.challenge)
+            self._introduce(Step.WELCOME, found.challenge, secret)
             self._last_word = IntroductionFrames()
         is_up = self._on_accepted(found)
         self._is_ended = not is_up
         return is_up
 
-    def _introduce(self, step: Step, challenge: bytes) -> None:
+    def _introduce(self, step: Step, challenge: bytes, secret: str) -> None:
         """Send the introduction of this member, with the proof for the peer's challenge."""
         introduction = self._host.introduction(self._peer, self._kind, self._challenge)
-        self._connection.send(prove(step, introduction, self._host.me.secret, challenge))
+        self._connection.send(prove(step, introduction, secret, challenge))
 
     def _refused(self, why: str, peer: MemberId) -> None:
         self._is_ended = True

@@ -11,7 +11,8 @@
 Either end judges the other before anything that it says can change a state: a member of another group, of another
 segment size or with another's id would lead the logs apart. Where the group has a `ropewalkSecret`, either end proves
 that it knows it: the proof is HMAC-SHA256(secret, the other's 32 bytes, kind, msgpack), so that an overheard one is
-worth nothing on another connection. The secret itself never travels.
+worth nothing on another connection. The secret itself never travels. A member takes two secrets while the secret of a
+group is changed, and proves itself under the one that the dialer has proven.
 
 Either end also tells the newest configuration that it knows. A member of whom the newer of the two says nothing is
 refused; one that the older says nothing of is linked (`ha.dledger.links.address_book`).
@@ -98,6 +99,8 @@ class Identity(msgspec.Struct, frozen=True):
     software: str = ""
     secret: str = ""
     """`ropewalkSecret`; it is proven and never sent."""
+    secret_also: str = ""
+    """`ropewalkSecretAlso`: a second secret that a peer may prove, while the secret of a group is changed."""
 
 
 class Introduction(msgspec.Struct, frozen=True):
@@ -159,8 +162,10 @@ def prove(step: Step, introduction: Introduction, secret: str, challenge: bytes)
     return encode(step, (_proof(secret, challenge, step, body) if secret else _NO_PROOF) + body)
 
 
-def read_introduction(step: Step, data: bytes, secret: str, challenge: bytes) -> tuple[Introduction, bool]:
-    """Return an introduction, and whether it proves that the peer knows `secret` (True where there is none).
+def read_introduction(
+    step: Step, data: bytes, me: Identity, challenge: bytes
+) -> tuple[Introduction, str | None]:
+    """Return an introduction, and the secret that the peer proves to know: "" where none is asked for, None for none.
 
     Raises `RemoteProtocolError` for bytes that are none.
     """
@@ -172,8 +177,11 @@ def read_introduction(step: Step, data: bytes, secret: str, challenge: bytes) ->
         raise RemoteProtocolError(f"this is no {step.name} of a DLedger member: {exc}") from exc
     if len(introduction.challenge) != CHALLENGE_SIZE or len(introduction.incarnation) != 16:
         raise RemoteProtocolError(f"a {step.name} for a {kind.name} link without challenge or incarnation")
-    proven = not secret or hmac.compare_digest(proof, _proof(secret, challenge, step, body))
-    return introduction, proven
+    if not me.secret:
+        return introduction, ""
+    secrets = [secret for secret in (me.secret, me.secret_also) if secret]
+    right = [hmac.compare_digest(proof, _proof(secret, challenge, step, body)) for secret in secrets]
+    return introduction, secrets[right.index(True)] if any(right) else None
 
 
 def refusal_of(

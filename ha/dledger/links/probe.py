@@ -57,8 +57,8 @@ class IntroductionProbe:
             self._connection.send(prove(Step.HELLO, hello, me.secret, body))
             self._connection.push()
         elif step is Step.WELCOME:
-            found, proven = read_introduction(step, body, me.secret, self._challenge)
-            why = refusal_of(found, proven, me, None)
+            found, secret = read_introduction(step, body, me, self._challenge)
+            why = refusal_of(found, secret is not None, me, None)
             if why is None and found.id != self._named:
                 why = f"there is {found.id}"
             self.end(why)

@@ -19,10 +19,11 @@ from ropewalk.client.core.messages import command_of
 from ropewalk.client.core.routes import MASTER_ID, TopicRoute
 from ropewalk.client.core.steps import Steps, ask_twice, require_success
 from ropewalk.client.core.steps import ask as ask_once
-from ropewalk.codes import RequestCode
+from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RemoteProtocolError, RopewalkError
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
+from ropewalk.member_proof import Asker
 
 ADMIN_TIMEOUT_S = 5.0
 """Seconds to wait for an answer, as RocketMQ's tools do."""
@@ -44,12 +45,19 @@ class ClusterSteps:
     """The cluster as name servers describe it, and questions to its members."""
 
     def __init__(
-        self, name_servers: str, *, clock: Callable[[], float], timeout_s: float = ADMIN_TIMEOUT_S
+        self,
+        name_servers: str,
+        *,
+        clock: Callable[[], float],
+        timeout_s: float = ADMIN_TIMEOUT_S,
+        asker: Callable[[str], Asker] | None = None,
     ) -> None:
+        """`asker` makes this end of the proof for a connection to an address; None: nothing is proven."""
         self._name_servers = AddressRing(parse_address_list(name_servers))
         self._directory = Directory(self._name_servers, clock, timeout_s)
         self._timeout_s = timeout_s
         self._skipped: dict[str, str] = {}
+        self._asker = asker
 
     @property
     def skipped(self) -> dict[str, str]:
@@ -143,6 +151,54 @@ class ClusterSteps:
         command = command_of(code, header) if header is not None else Command(code)
         answer = yield from ask_twice(address, command, self._timeout_s)
         return None if answer.code in none_for else require_success(answer)
+
+    def ask_group(self, address: str, code: int, header: msgspec.Struct | None = None) -> Steps[Command]:
+        """Send a member of a group a request that changes something; its answer must be a success."""
+        return require_success((yield from self.ask_member(address, code, header)))
+
+    def query_members(
+        self, members: Iterable[BrokerMember], code: int, *, none_for: Sequence[int] = ()
+    ) -> Steps[list[tuple[BrokerMember, Command]]]:
+        """Send a request that only reads to members of groups; leave out those that are away, or that refuse it.
+
+        Raises the reason of the first of these, where it is all of them.
+        """
+        answers: list[tuple[BrokerMember, Command]] = []
+        away: list[RopewalkError] = []
+        asked = 0
+        for member in members:
+            asked += 1
+            try:
+                try:
+                    answer = yield from self.ask_member(member.address, code)
+                except (Unreachable, OutcomeUnknown):
+                    answer = yield from self.ask_member(member.address, code)
+                if answer.code not in none_for:
+                    answers.append((member, require_success(answer)))
+            except (Unreachable, OutcomeUnknown, RemoteProtocolError, Rejected) as exc:
+                self.note_away(member, exc)
+                away.append(exc)
+        if away and len(away) == asked:
+            raise away[0]
+        return answers
+
+    def ask_member(self, address: str, code: int, header: msgspec.Struct | None = None) -> Steps[Command]:
+        """Send a request that a member wants proven where its group has a secret; return its answer with any code.
+
+        Raises `NotProven` for an answer that proves nothing, where this end knows a secret.
+        """
+        command = command_of(code, header) if header is not None else Command(code)
+        if self._asker is None:
+            return (yield from ask_once(address, command, self._timeout_s))
+        asker = self._asker(address)
+        found = yield from ask_once(address, asker.question(), self._timeout_s)
+        if found.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return found
+        asker.challenged(require_success(found).body)
+        question = asker.prove(command)
+        answer = yield from ask_once(address, question, self._timeout_s)
+        asker.check(question, answer)
+        return answer
 
     def query_all(
         self,

@@ -50,7 +50,7 @@ class LedgerSteps(MessageSteps):
     def ledger_status(self, *, broker: str | None = None) -> Steps[tuple[LedgerStatus, ...]]:
         """Return the status of each registered member of DLedger groups; other brokers are left out."""
         members = yield from self.selected(cluster=None, broker=broker)
-        answers = yield from self.query_all(
+        answers = yield from self.query_members(
             members,
             RequestCode.ROPEWALK_LEDGER_STATUS,
             none_for=(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.ILLEGAL_OPERATION),
@@ -70,7 +70,9 @@ class LedgerSteps(MessageSteps):
                 f"no member of {broker} leads a DLedger group; `ropewalk admin dledger status` shows its members"
             )
         header = LedgerTransferHeader(to)
-        answer = yield from self.ask(leader.member.address, RequestCode.ROPEWALK_LEDGER_TRANSFER, header)
+        answer = yield from self.ask_group(
+            leader.member.address, RequestCode.ROPEWALK_LEDGER_TRANSFER, header
+        )
         return answer.ext.get("leader", "")
 
     def readmit(self, broker: str, id: str) -> Steps[dict[str, str]]:
@@ -90,7 +92,7 @@ class LedgerSteps(MessageSteps):
             if each.id not in answers:
                 continue
             try:
-                yield from self.ask(
+                yield from self.ask_group(
                     each.member.address, RequestCode.ROPEWALK_LEDGER_READMIT, LedgerReadmitHeader(id)
                 )
                 answers[each.id] = ""
@@ -110,7 +112,7 @@ class LedgerSteps(MessageSteps):
             raise Rejected(
                 f"no member of {broker} leads a DLedger group; `ropewalk admin dledger status` shows its members"
             )
-        yield from self.ask(leader.member.address, RequestCode.ROPEWALK_LEDGER_SNAPSHOT)
+        yield from self.ask_group(leader.member.address, RequestCode.ROPEWALK_LEDGER_SNAPSHOT)
         found = before
         for _ in range(_TRIES):
             yield Pause(_PAUSE_S)
@@ -171,7 +173,7 @@ class LedgerSteps(MessageSteps):
                 if header.change == "remove" and is_again and header.id not in leader.members.everyone:
                     return leader.members
                 try:
-                    answer = yield from self.ask(
+                    answer = yield from self.ask_group(
                         leader.member.address, RequestCode.ROPEWALK_LEDGER_CHANGE, header
                     )
                     return read_ledger_members(answer.ext)
@@ -251,7 +253,7 @@ class LedgerSteps(MessageSteps):
     def force_member(self, broker: str, id: str) -> Steps[None]:
         """Have a member go on alone: its log is the group's, and no other member is left. Returns when it leads."""
         address = yield from self._address_of(broker, id)
-        yield from self.ask(address, RequestCode.ROPEWALK_LEDGER_FORCE, LedgerForceHeader(id))
+        yield from self.ask_group(address, RequestCode.ROPEWALK_LEDGER_FORCE, LedgerForceHeader(id))
         for _ in range(_TRIES):
             found = yield from self.ledger_status(broker=broker)
             if any(each.id == id and each.leads for each in found):
@@ -264,7 +266,7 @@ class LedgerSteps(MessageSteps):
     def trust_member(self, broker: str, id: str) -> Steps[None]:
         """Have a member whose log is in doubt count it as it is."""
         address = yield from self._address_of(broker, id)
-        yield from self.ask(address, RequestCode.ROPEWALK_LEDGER_TRUST, LedgerTrustHeader(id))
+        yield from self.ask_group(address, RequestCode.ROPEWALK_LEDGER_TRUST, LedgerTrustHeader(id))
 
     def _address_of(self, broker: str, id: str) -> Steps[str]:
         found = yield from self.ledger_status(broker=broker)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, Never, ParamSpec, TypeVar
 
@@ -21,7 +22,7 @@ from ropewalk.client.aio.lifespan import Lifespan
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.core.options import check_arguments, check_seconds, refuse_unknown
 from ropewalk.client.core.steps import Steps, told_as
-from ropewalk.client.machine import clock, name_servers_or_default
+from ropewalk.client.machine import clock, name_servers_or_default, new_asker
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,19 +47,30 @@ class AsyncAdmin:
     """An administrator of one cluster. Use it as `async with`, or `start` and `close` it."""
 
     def __init__(
-        self, name_servers: str | None = None, *, timeout: float = ADMIN_TIMEOUT_S, **unknown: Never
+        self,
+        name_servers: str | None = None,
+        *,
+        timeout: float = ADMIN_TIMEOUT_S,
+        secret: str = "",
+        **unknown: Never,
     ) -> None:
         """Make it without connecting.
 
         name_servers: as in "host:port;host:port"; ROPEWALK_NAMESRV_ADDR or NAMESRV_ADDR if absent, else a local one.
         timeout: seconds, for each connect and each answer.
+        secret: the `ropewalkSecret` of the groups that are looked after; members want it proven by whoever changes one.
 
         Raises `BadAddress` when the list of name servers cannot be read, `TypeError` and `ValueError` for options that
         mean nothing.
         """
-        refuse_unknown(unknown, ("name_servers", "timeout"))
+        refuse_unknown(unknown, ("name_servers", "timeout", "secret"))
         check_seconds("timeout", timeout)
-        self._core = AdminCore(name_servers_or_default(name_servers), clock=clock, timeout_s=timeout)
+        self._core = AdminCore(
+            name_servers_or_default(name_servers),
+            clock=clock,
+            timeout_s=timeout,
+            asker=partial(new_asker, secret) if secret else None,
+        )
         self._timeout = timeout
         self._links: AsyncLinks | None = None
         self._lifespan = Lifespan("admin", self._run)

@@ -157,6 +157,13 @@ class AsyncConnection:
         assert isinstance(address, tuple), "a TCP stream has a host and a port"
         return Address(str(address[0]), int(address[1]))
 
+    @property
+    def remote_address(self) -> Address:
+        """The other end, as this end's socket has it: an IP and a port."""
+        address = self._stream.extra(SocketAttribute.remote_address)
+        assert isinstance(address, tuple), "a TCP stream has a host and a port"
+        return Address(str(address[0]), int(address[1]))
+
     async def call(self, command: Command, timeout: float | None = None) -> Command:
         """Send a request, and return its answer with any code.
 

@@ -70,6 +70,9 @@ class Connection:
         renew_after_fork(self)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setblocking(False)
+        peer = self._socket.getpeername()
+        self.remote_address = Address(str(peer[0]), int(peer[1]))
+        """The other end, as this end's socket has it: an IP and a port."""
         self._heard_at = time.monotonic()
 
     @property

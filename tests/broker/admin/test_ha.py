@@ -17,7 +17,6 @@ from broker.state.topics import TopicConfig
 from broker.transactions.records import CONSUMER_GROUP, HALF_QUEUE
 from ha.group.block_repair import BlockRequest
 from ha.group.hello import (
-    Challenge,
     EpochRequest,
     Hello,
     MemberStatusMessage,
@@ -26,7 +25,6 @@ from ha.group.hello import (
     Welcome,
     decode_untrusted,
     encode,
-    proof_of,
 )
 from ha.group.metadata import Seen, SyncRequest, SyncResponse
 from ha.group.roles import QuorumPolicy
@@ -35,6 +33,7 @@ from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import names
 from ropewalk.format.ha import encode_header
 from ropewalk.format.remoting import Command
+from ropewalk.member_proof import Challenge, proof_of
 from store.offline.diverged import About
 from tests.broker.harness import Client, InProcess, NoRoom, config_of, send_ext, without_fsync
 from tests.support.links import FakeHaLink

@@ -282,6 +282,7 @@ class Link:
 
     def __init__(self, other: InProcess) -> None:
         self.address = "b:1"
+        self.remote_address = "127.0.0.1:10911"
         self._client = other.connect()
         self.calls: list[int] = []
 

@@ -15,8 +15,6 @@ from ha.group.hello import (
     Welcome,
     decode_untrusted,
     encode,
-    proof_of,
-    proves,
     ranges_refusal,
     refusal_of,
 )
@@ -97,14 +95,3 @@ def test_whatever_a_stranger_sends_is_refused_in_one_way(data: bytes) -> None:
     except RemoteProtocolError:
         return
     pytest.fail("random bytes are a hello")
-
-
-def test_a_proof_holds_for_one_connection_one_request_and_one_secret() -> None:
-    proof = proof_of("secret", b"drawn", 30001, b"body")
-    assert proves(proof, "secret", b"drawn", 30001, b"body")
-    assert not proves(proof, "other", b"drawn", 30001, b"body")
-    assert not proves(proof, "secret", b"again", 30001, b"body")
-    assert not proves(proof, "secret", b"drawn", 30002, b"body")
-    assert not proves(proof, "secret", b"drawn", 30001, b"more")
-    assert not proves(proof_of("secret", b"", 30001, b"body"), "secret", b"", 30001, b"body")
-    assert not proves("\N{SNOWMAN}", "secret", b"drawn", 30001, b"body")

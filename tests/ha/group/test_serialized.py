@@ -7,7 +7,6 @@ import pytest
 
 from ha.group.block_repair import BlockRequest, BlockResponse
 from ha.group.hello import (
-    Challenge,
     EpochRequest,
     Hello,
     MemberStatusMessage,
@@ -17,6 +16,7 @@ from ha.group.hello import (
 )
 from ha.group.metadata import Seen, SyncRequest, SyncResponse
 from ha.group.roles import SLAVE, SYNC_MASTER, QuorumPolicy, RoleRecord
+from ropewalk.member_proof import Challenge
 
 POLICY = QuorumPolicy(SYNC_MASTER, 2, 3, {"1": "10.0.0.2:10911"}, {"1": 2}, 1)
 POLICY_JSON = (
@@ -48,7 +48,8 @@ MESSAGES: list[tuple[msgspec.Struct, str]] = [
     ),
     (
         Welcome(leader_epoch=4, begin=0, end=9, epochs=[(1, 0)], sums=[7], policy=POLICY, flushes_first=True),
-        '{"epoch":4,"begin":0,"end":9,"epochs":[[1,0]],"sums":[7],"terms":' + POLICY_JSON + ',"flushes_first":true}',
+        '{"epoch":4,"begin":0,"end":9,"epochs":[[1,0]],"sums":[7],"terms":' + POLICY_JSON + ',"flushes_first":true'
+        ',"ha_address":""}',
     ),
     (
         EpochRequest("c", "b", 5, operator="asker", broker_id=1, master="m", policy=POLICY),

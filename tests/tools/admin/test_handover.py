@@ -10,6 +10,7 @@ from ropewalk.client.core.connection import Unreachable
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.remoting import Command
+from ropewalk.member_proof import NONCE_SIZE, Asker
 from tests.support.clocks import Clock
 from tools.admin.ha import COLUMNS, Watcher, status_rows
 from tools.admin.handover import (
@@ -131,10 +132,14 @@ def test_a_switch_goes_to_the_slave_that_has_most() -> None:
     assert _closest(group(master, member(B), member(C)), master) == B, "the lowest id among equals"
 
 
+NO_SECRET = Asker("", "", "", bytes(NONCE_SIZE))
+
+
 class Electing:
     """A connection to a member of a DLedger group."""
 
     closed = False
+    remote_address = "127.0.0.1:1"
 
     def __init__(self, address: str, timeout: float) -> None:
         pass
@@ -194,7 +199,7 @@ def test_a_member_whose_disk_is_slow_is_waited_for_longer_than_one_that_is_looke
     policy = QuorumPolicy(SYNC_MASTER, 1, 1, {"1": B})
     statuses = member(A, SYNC_MASTER, policy=policy), member(B, policy=policy)
     links = {each.address: SlowDisk(each, 1.5) for each in statuses}
-    monkeypatch.setattr(Members, "_link", lambda _self, address: (links[address], b""))
+    monkeypatch.setattr(Members, "_link", lambda _self, address: (links[address], NO_SECRET))
     with Members() as members:
         report = hand_over(members, group(*statuses), HandoverKind.SWITCH, "me")
         assert report.new_master == B
@@ -209,7 +214,7 @@ def test_a_handover_that_is_interrupted_leaves_nobody_waiting_for_its_next_word(
 ) -> None:
     statuses = member(A, SYNC_MASTER), msgspec.structs.replace(member(B), promised_epoch=7), member(C)
     links = {each.address: SlowDisk(each, 0.0) for each in statuses}
-    monkeypatch.setattr(Members, "_link", lambda _self, address: (links[address], b""))
+    monkeypatch.setattr(Members, "_link", lambda _self, address: (links[address], NO_SECRET))
 
     def interrupt(text: str) -> None:
         if "accept: yes" in text:
@@ -233,10 +238,10 @@ def test_what_force_may_lose_is_told_before_anybody_is_asked_and_before_anybody_
     lost = group(slave)
     link = SlowDisk(slave, 0.0)
 
-    def reach(_members: Members, address: str) -> tuple[SlowDisk, bytes]:
+    def reach(_members: Members, address: str) -> tuple[SlowDisk, Asker]:
         if address != B:
             raise Unreachable(address)
-        return link, b""
+        return link, NO_SECRET
 
     monkeypatch.setattr(Members, "_link", reach)
     risk = "1 of 2 slaves accepted, 2 have to; at least 350 bytes are at risk as of 320 ms before contact was lost"

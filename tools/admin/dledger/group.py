@@ -28,6 +28,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="Groups that elect their leader (DLedger mode): look, move the lead, change the members.",
+    epilog="Where the group has a `ropewalkSecret`, these commands take it from ROPEWALK_SECRET.",
 )
 
 COLUMNS = (

@@ -31,6 +31,9 @@ POLICY = QuorumPolicy(SYNC_MASTER, 2, 3, {"1": "127.0.0.1:10911"})
 class Master:
     """The other end of a connection on the remoting port: it keeps what it is asked, and says what it was told to."""
 
+    may_lead = True
+    """Whether its word may change a role."""
+
     def __init__(self, answer: msgspec.Struct, then: Callable[[], None] = lambda: None) -> None:
         self.asked: list[msgspec.Struct] = []
         self._answer = answer
@@ -157,7 +160,7 @@ def test_no_role_is_promised_or_changed_between_the_finding_that_the_log_has_to_
 
 def test_a_rocketmq_master_is_not_followed_where_an_epoch_was_accepted(slave: InProcess) -> None:
     async def begin(sync: SlaveSync) -> None:
-        sync.hello._begin_with_rocketmq(MASTER)
+        sync.hello.refuse_rocketmq(MASTER)
 
     run(slave, begin)
     follow(slave, 5)

@@ -201,6 +201,17 @@ def test_a_welcomed_dialer_that_introduces_itself_again_is_hung_up_on(step: Step
         accepted.receive(encode(step, b""))
 
 
+@pytest.mark.parametrize("dials", [("old", ""), ("old", "new"), ("new", "old")])
+@pytest.mark.parametrize("accepts", [("old", "new"), ("new", "old")])
+def test_the_secret_of_a_group_is_changed_one_member_after_the_other(
+    dials: tuple[str, str], accepts: tuple[str, str]
+) -> None:
+    one = Side(changed(ME, secret=dials[0], secret_also=dials[1]))
+    other = Side(changed(PEER, secret=accepts[0], secret_also=accepts[1]), ("n1",))
+    dialed, accepted = connect(one, other)
+    assert dialed.is_up and accepted.is_up
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "told"), [("a", "", "acceptor"), ("a", "b", "acceptor"), ("", "b", "dialer")]
 )

@@ -45,9 +45,7 @@ class Group(LedgerSteps):
         yield from ()
         return (self._last,)
 
-    def ask(
-        self, address: str, code: int, header: msgspec.Struct | None = None, body: bytes = b""
-    ) -> Steps[Command]:
+    def ask_group(self, address: str, code: int, header: msgspec.Struct | None = None) -> Steps[Command]:
         assert isinstance(header, LedgerChangeHeader) and address == "a:1"
         yield from ()
         self.asked.append(header)
@@ -129,9 +127,7 @@ class Readmissions(LedgerSteps):
         yield from ()
         return self._found
 
-    def ask(
-        self, address: str, code: int, header: msgspec.Struct | None = None, body: bytes = b""
-    ) -> Steps[Command]:
+    def ask_group(self, address: str, code: int, header: msgspec.Struct | None = None) -> Steps[Command]:
         yield from ()
         self.asked.append(address)
         return Command(code)
