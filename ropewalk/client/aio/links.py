@@ -6,6 +6,9 @@
 Connections outlive the cancellation of the block that opened them by as much as its clean-up needs: a consumer that
 is cancelled still wants to commit. They are gone when the block is left. A conversation that is cancelled is closed
 where it stands; what it asked is forgotten.
+
+A connection is dialled and held by a task of its own, and never in the scope of a caller, which may be cancelled at any
+moment: the caller waits for the dial as others do, and one that goes away leaves it to them.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskGroup
 
 from ropewalk.client.aio.connection import (
     TIMEOUT_S,
@@ -54,6 +57,18 @@ class _Ahead:
         self.outcome: Outcome | None = None
 
 
+class _Dial:
+    """A connection that is being made, for all who wait for it."""
+
+    __slots__ = ("connection", "ended", "failure")
+
+    def __init__(self) -> None:
+        self.ended = anyio.Event()
+        self.connection: AsyncConnection | None = None
+        self.failure = "the client was closed meanwhile"
+        """Why there is none, once it has ended."""
+
+
 class AsyncLinks:
     """A carrier of conversations over anyio connections. Made by `open`."""
 
@@ -65,7 +80,7 @@ class AsyncLinks:
         self._timeout = timeout
         self._on_request = on_request
         self._connections: dict[str, AsyncConnection] = {}
-        self._dialling: dict[str, anyio.Lock] = {}
+        self._dials: dict[str, _Dial] = {}
         self._ahead: dict[int, _Ahead] = {}
         self._tickets = itertools.count()
         self._closed = False
@@ -181,37 +196,50 @@ class AsyncLinks:
         connection = self._connections.get(address)
         if connection is not None and not connection.closed:
             return connection
-        async with self._dialling.setdefault(address, anyio.Lock()):
-            connection = self._connections.get(address)
-            if connection is None or connection.closed:
-                connection = self._connections[address] = await self._dial(address)
-        return connection
+        dial = self._dials.get(address)
+        if dial is None:
+            dial = _Dial()
+            self._tasks.start_soon(self._hold, address, dial)
+            self._dials[address] = dial
+        await dial.ended.wait()
+        if dial.connection is None:
+            raise Unreachable(dial.failure)
+        return dial.connection
 
-    async def _dial(self, address: str) -> AsyncConnection:
+    async def _hold(self, address: str, dial: _Dial) -> None:
+        """Make a connection, and hold it until the peer or `_hang_up` ends it."""
         try:
-            connection: AsyncConnection = await self._tasks.start(self._hold, address)
+            with anyio.CancelScope() as scope:
+                async with open_connection(
+                    address, timeout=self._timeout, on_request=self._on_request
+                ) as connection:
+                    scope.shield = True  # only `_hang_up` or the peer ends it from here on
+                    if not self._closed:
+                        dial.connection = self._connections[address] = connection
+                        self._end_dial(address, dial)
+                        await self._until_closed(address, connection)
         except Unreachable as exc:
+            dial.failure = str(exc)
             if self._troubles is not None:
                 self._troubles.began(("address", address), exc, "not connected", address=address)
-            raise
+        finally:
+            self._end_dial(address, dial)
+
+    def _end_dial(self, address: str, dial: _Dial) -> None:
+        """Wake those who wait for a dial; the next one who asks after a failure begins another."""
+        dial.ended.set()
+        if self._dials.get(address) is dial:
+            del self._dials[address]
+
+    async def _until_closed(self, address: str, connection: AsyncConnection) -> None:
         if self._troubles is not None:
             self._troubles.ended(("address", address), "connected again", address=address)
-        return connection
-
-    async def _hold(self, address: str, *, task_status: TaskStatus[AsyncConnection]) -> None:
-        with anyio.CancelScope() as scope:
-            async with open_connection(
-                address, timeout=self._timeout, on_request=self._on_request
-            ) as connection:
-                scope.shield = True  # only `_hang_up` or the peer ends it from here on
-                task_status.started(connection)
-                if not self._closed:
-                    await connection.wait_closed()
-                    if self._troubles is not None and connection.lost_count and self._is_open:
-                        self._troubles.began(
-                            ("address", address), connection.closed_because, "connection lost", address=address,
-                            unanswered=connection.lost_count,
-                        )  # fmt: skip
+        await connection.wait_closed()
+        if self._troubles is not None and connection.lost_count and self._is_open:
+            self._troubles.began(
+                ("address", address), connection.closed_because, "connection lost", address=address,
+                unanswered=connection.lost_count,
+            )  # fmt: skip
 
     @property
     def _is_open(self) -> bool:

@@ -6,7 +6,9 @@ be under way on one connection; answers come in any order and are kept until the
 The socket is non-blocking underneath, and a write that does not fit reads in the meantime: a peer
 that waits for us to take its answers would otherwise never take our requests.
 
-A `Connection` belongs to one thread. After an error it stays closed; make another one.
+A `Connection` belongs to one thread. After an error it stays closed; make another one. An exception from elsewhere that
+arrives in the middle of a read or write (a signal handler's, Ctrl-C, a timeout of gevent's) is such an error: nobody
+knows how much of a frame has left or was read.
 """
 
 from __future__ import annotations
@@ -121,12 +123,15 @@ class Connection:
         """Wait for an answer. When time is up the request is forgotten and `OutcomeUnknown` raised."""
         seconds = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + seconds
-        while (answer := self.poll_answer(opaque)) is None:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                self._core.forget(opaque)
-                raise OutcomeUnknown(f"no answer from {self.address} within {seconds:g} s")
-            self.receive(remaining)
+        try:
+            while (answer := self.poll_answer(opaque)) is None:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise OutcomeUnknown(f"no answer from {self.address} within {seconds:g} s")
+                self.receive(remaining)
+        except BaseException:
+            self.forget(opaque)
+            raise
         return answer
 
     def forget(self, opaque: int) -> None:
@@ -173,6 +178,13 @@ class Connection:
             raise Unreachable(f"the connection to {self.address} is gone: {self._closed_because}")
 
     def _write(self, frame: bytes) -> None:
+        try:
+            self._write_whole(frame)
+        except BaseException as exc:
+            self._close(f"a request was interrupted by {exc!r}")
+            raise
+
+    def _write_whole(self, frame: bytes) -> None:
         deadline = time.monotonic() + self.timeout
         rest = memoryview(frame)
         while rest:
@@ -195,6 +207,13 @@ class Connection:
                     raise OutcomeUnknown(f"{self.address} hung up: {self._closed_because}")
 
     def _read(self) -> None:
+        try:
+            self._read_once()
+        except BaseException as exc:
+            self._close(f"a read was interrupted by {exc!r}")
+            raise
+
+    def _read_once(self) -> None:
         try:
             data = self._socket.recv(READ_SIZE)
         except (BlockingIOError, InterruptedError):

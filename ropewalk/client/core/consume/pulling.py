@@ -14,6 +14,9 @@ whose turn it is asks for the same; a seek makes it nothing.
 A queue whose broker cannot be asked is left out of a poll that can ask another one. Where a queue is not what it was
 (retention, a topic that was deleted and made again), the position moves to where nothing is missed that can still be
 had, and what is passed over is told as `Skipped`.
+
+A position moves past messages in the step that returns them, and in no earlier one: a poll that is cancelled or
+interrupted while it reads ahead, or waits for a name server, has taken nothing, and the next one returns the same.
 """
 
 from __future__ import annotations
@@ -52,6 +55,15 @@ class _Question(NamedTuple):
     queue: TopicQueue
     offset: int
     max_count: int
+
+
+class _Found(NamedTuple):
+    """Messages that no poll has returned yet: their queue stays where it is until one does."""
+
+    queue: TopicQueue
+    offset: int
+    messages: list[ReceivedMessage]
+    next_offset: int
 
 
 class PullCore:
@@ -192,18 +204,20 @@ class PullCore:
             try:
                 found, failure = yield from self._look_and_wait(max_count, deadline)
             except (Unreachable, OutcomeUnknown) as exc:
-                found, failure = [], exc
+                found, failure = None, exc
+            if found is not None:
+                return self._deliver(found)
             heard = heard or failure is None
             remaining_s = deadline - self._clock()
-            if found or remaining_s < HOLD_MS_MIN / 1000:
+            if remaining_s < HOLD_MS_MIN / 1000:
                 if failure is not None and not heard:
                     raise failure
-                return found
+                return []
             yield Pause(min(backoff.next_s(), remaining_s))
 
     def _look_and_wait(
         self, max_count: int, deadline: float
-    ) -> Steps[tuple[list[ReceivedMessage], RopewalkError | None]]:
+    ) -> Steps[tuple[_Found | None, RopewalkError | None]]:
         """Look into every queue, and wait for all of them while any can be asked; the failure if none ever could."""
         yield from self._choose()
         for gone in [queue for queue in self._ahead if queue not in self._positions]:
@@ -219,17 +233,17 @@ class PullCore:
                 self._consumer.directory.invalidate(queue.topic)
                 failure = exc
                 continue
-            if found:
-                yield from self._look_ahead(queue, max_count)
+            if found is not None:
+                yield from self._look_ahead(_Question(queue, found.next_offset, max_count))
                 return found, None
             there.append(queue)
         if there:
             return (yield from self._wait_for_any(there, max_count, deadline)), None
-        return [], failure
+        return None, failure
 
     def _wait_for_any(
         self, queues: list[TopicQueue], max_count: int, deadline: float
-    ) -> Steps[list[ReceivedMessage]]:
+    ) -> Steps[_Found | None]:
         """Ask these queues until one has something, the time is up, or the last of them can be asked no more."""
         standstill = Standstill()
         while queues:
@@ -239,7 +253,7 @@ class PullCore:
                 break
             self._moved = False
             found, lost = yield from self._wait(queues, max_count, remaining_ms)
-            if found:
+            if found is not None:
                 return found
             for queue in lost:
                 self._consumer.directory.invalidate(queue.topic)
@@ -247,7 +261,7 @@ class PullCore:
             now = self._clock()
             if rest_s := standstill.rest_s(now - began, moved=self._moved or bool(lost)):
                 yield Pause(max(min(rest_s, deadline - now), 0.0))
-        return []
+        return None
 
     def commit(self) -> Steps[None]:
         """Record every position that is known as the group's progress. Raises what a broker refused."""
@@ -270,7 +284,7 @@ class PullCore:
         first = self._turn % len(queues) if queues else 0
         return queues[first:] + queues[:first]
 
-    def _look(self, queue: TopicQueue, max_count: int) -> Steps[list[ReceivedMessage]]:
+    def _look(self, queue: TopicQueue, max_count: int) -> Steps[_Found | None]:
         """Pull the messages that a queue has at the moment."""
         position = yield from self._position_now(queue)
         question = _Question(queue, position, max_count)
@@ -280,17 +294,15 @@ class PullCore:
             answer = yield from ask(*(yield from self._ask(question, 0)))
         return (yield from self._accept(question, answer))
 
-    def _look_ahead(self, queue: TopicQueue, max_count: int) -> Steps[None]:
+    def _look_ahead(self, question: _Question) -> Steps[None]:
         """Ask what a later poll will ask. Whether that works is for that poll to find out."""
-        position = self._positions[queue]
-        if position is None or len(self._ahead) >= AHEAD_MAX:
+        if len(self._ahead) >= AHEAD_MAX:
             return
-        question = _Question(queue, position, max_count)
         try:
             ticket = yield from prefetch((yield from self._ask(question, 0)))
         except RopewalkError:
             return
-        self._ahead[queue] = question, ticket
+        self._ahead[question.queue] = question, ticket
 
     def _answer_ahead(self, question: _Question) -> Steps[Command | None]:
         """Return the answer that was fetched ahead, if there is one and this is its question."""
@@ -311,7 +323,7 @@ class PullCore:
 
     def _wait(
         self, queues: list[TopicQueue], max_count: int, hold_ms: int
-    ) -> Steps[tuple[list[ReceivedMessage], dict[TopicQueue, RopewalkError]]]:
+    ) -> Steps[tuple[_Found | None, dict[TopicQueue, RopewalkError]]]:
         """Ask several queues at once: the messages of the first that has some, and which could not be asked."""
         asks: list[Ask] = []
         questions: list[_Question] = []
@@ -332,11 +344,11 @@ class PullCore:
             except RopewalkError as exc:
                 refused = exc
                 continue
-            if found:
+            if found is not None:
                 return found, lost  # one queue at a time: the others stay where they are, for the next poll
         if refused is not None:
             raise refused
-        return [], lost
+        return None, lost
 
     def _ask(self, question: _Question, hold_ms: int) -> Steps[Ask]:
         queue, offset, max_count = question
@@ -354,8 +366,8 @@ class PullCore:
             self._gone.discard(queue)
         return (yield from self._position(queue))
 
-    def _accept(self, question: _Question, answer: Command) -> Steps[list[ReceivedMessage]]:
-        """Move on past what was read, and return what of it is wanted."""
+    def _accept(self, question: _Question, answer: Command) -> Steps[_Found | None]:
+        """Return the messages that are wanted of an answer; without any, move on past what was read."""
         queue, offset, _ = question
         try:
             pulled = self._consumer.read_pull(queue, offset, answer)
@@ -367,22 +379,31 @@ class PullCore:
             last = self._last.pop(queue, None)
             if queue in self._sought and offset > pulled.max_offset:
                 self._positions[queue] = pulled.next_offset
-                return []
+                return None
             begin, reason = yield from self._consumer.relocate(queue, offset, pulled, last)
             self._positions[queue] = begin
             first = pulled.min_offset if reason == "truncated" else offset
             if begin > first:
                 self._on_skipped(Skipped(queue, first, begin, reason))
-            return []
-        if not self._consumer.subscription(queue.topic).is_filtered:
-            for gap in gaps(queue, offset, pulled.messages, pulled.next_offset):
-                self._on_skipped(gap)
+            return None
         self._moved = self._moved or has_moved(pulled.status, offset, pulled.next_offset)
-        self._positions[queue] = pulled.next_offset
-        self._sought.discard(queue)
+        found = _Found(queue, offset, pulled.messages, pulled.next_offset)
         if pulled.messages:
-            self._last[queue] = pulled.messages[-1]
-        return pulled.messages
+            return found
+        self._deliver(found)
+        return None
+
+    def _deliver(self, found: _Found) -> list[ReceivedMessage]:
+        """Move on past messages, and return them. The last step of a poll."""
+        queue = found.queue
+        if not self._consumer.subscription(queue.topic).is_filtered:
+            for gap in gaps(queue, found.offset, found.messages, found.next_offset):
+                self._on_skipped(gap)
+        self._sought.discard(queue)
+        if found.messages:
+            self._last[queue] = found.messages[-1]
+        self._positions[queue] = found.next_offset
+        return found.messages
 
 
 def _check_queue(queue: object) -> None:
