@@ -320,6 +320,13 @@ class MessageStore:
         return cleaner.refusal if cleaner is not None else None
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Return warnings about the disk, a sentence each, which refuse no message."""
+        cleaner = self.upkeep.cleaner
+        note = cleaner.forced.note if cleaner is not None else None
+        return (note,) if note is not None else ()
+
+    @property
     def flush_times(self) -> Durations | None:
         """The durations of the log's flushes; None before the store is open."""
         return self._flusher.times if self._flusher is not None else None

@@ -12,7 +12,7 @@ from typing import Any, Final
 import structlog
 
 from broker.admin.base import AdminContext, Handler, body_of
-from broker.admin.runtime_info import DiskFacts, Space, runtime_info
+from broker.admin.runtime_info import DiskFacts, runtime_info
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.settings.config import ConfigError, change, nearest_key
@@ -121,7 +121,7 @@ class AdminBroker:
         root = broker.config.store_path_root_dir
 
         def look() -> DiskFacts:
-            log_space, root_space = Space(*disk.space(store.log.directory)), Space(*disk.space(root))
+            log_space, root_space = disk.space(store.log.directory), disk.space(root)
             return DiskFacts(log_space, root_space, oldest_store_time(store.log))
 
         def answer(facts: DiskFacts) -> Command:

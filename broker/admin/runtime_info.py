@@ -14,8 +14,9 @@ import ropewalk
 from broker.context import BrokerContext
 from broker.state.statistics import PUT_TIME_BOUNDS_MS, Statistics
 from ropewalk.format import names
+from store.io.disk import Space
 
-__all__ = ["DiskFacts", "Space", "runtime_info"]
+__all__ = ["DiskFacts", "runtime_info"]
 
 VERSION: Final = "V5_5_0"
 VERSION_NUMBER: Final = 479
@@ -26,21 +27,6 @@ _PUT_TIME_LABELS: Final = (
     *("1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~"),
 )
 _POOLS: Final = ("send", "pull", "litePull", "query", "ack")
-
-
-@dataclass(frozen=True, slots=True)
-class Space:
-    """A file system: its size, what is free, and what of that others than root may use. Bytes, -1 where unknown."""
-
-    total: int
-    free: int
-    usable: int
-
-    @property
-    def used_ratio(self) -> float:
-        """As `df` tells it: of what there is for everybody, how much is used."""
-        used = self.total - self.free
-        return round(used / (used + self.usable), 2) if self.total > 0 else -1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +53,9 @@ def runtime_info(broker: BrokerContext, disk: DiskFacts, now_ms: int) -> dict[st
         "startAcceptSendRequestTimeStamp": 0,
         "commitLogMinOffset": store.log.min_offset,
         "commitLogMaxOffset": end,
-        "commitLogDiskRatio": disk.log.used_ratio,
-        f"commitLogDiskRatio_{config.store_path_commit_log}": disk.log.used_ratio,
-        "consumeQueueDiskRatio": disk.queues.used_ratio,
+        "commitLogDiskRatio": round(disk.log.used_ratio, 2),
+        f"commitLogDiskRatio_{config.store_path_commit_log}": round(disk.log.used_ratio, 2),
+        "consumeQueueDiskRatio": round(disk.queues.used_ratio, 2),
         "commitLogDirCapacity": f"Total : {_size(disk.log.total)}, Free : {_size(disk.log.free)}.",
         "remainHowManyDataToFlush": _size(end - store.log.flushed_offset),
         "remainHowManyDataToCommit": _size(0),

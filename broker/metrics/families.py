@@ -46,6 +46,7 @@ from ropewalk.format import names
 from store.io.durations import Durations
 from store.queues.consume_queue import ConsumeQueue
 from store.read.store_times import oldest_store_time, store_times
+from store.retention.forced import ForcedCleaning
 
 __all__ = ["of_broker", "trimmed", "version_name"]
 
@@ -591,6 +592,8 @@ def _storage(sources: MetricSources, found: Found, later: list[Source]) -> None:
         found.append(_one("ropewalk_log_mended_places", COUNTER, help, damage.mended))
     help = "Files of the store that something else removed while the broker ran"
     found.append(_one("ropewalk_store_removed_files", COUNTER, help, store.upkeep.removed_files))
+    if (cleaner := store.upkeep.cleaner) is not None:
+        found += _forced_cleaning(cleaner.forced)
     if store.flush_times is not None:
         help = "How long the flushes of the log took"
         found.append(HistogramFamily.of("ropewalk_flush_seconds", help, store.flush_times))
@@ -598,19 +601,37 @@ def _storage(sources: MetricSources, found: Found, later: list[Source]) -> None:
 
     def look() -> Iterator[Family]:
         stored_ms = oldest_store_time(log)
-        total, free, usable = disk.space(root)
+        space = disk.space(root)
         kept = float(max(now_ms() - stored_ms, 0)) if stored_ms > 0 else 0.0
-        used = (total - free) / (total - free + usable) if total > 0 else -1.0
         help = "Bytes of the store's files, allocated ahead or not"
         size = float(_size_of(oldest))
         yield Family("rocketmq_storage_size", GAUGE, help, STORAGE_LABELS, [(STORAGE, size)])
         help = "How long ago the oldest message was stored, ms"
         name = "rocketmq_storage_message_reserve_time"
         yield Family(name, GAUGE, help, STORAGE_LABELS, [(STORAGE, kept)])
-        yield _one("ropewalk_disk_used_ratio", GAUGE, "As df tells it; -1 where unknown", used)
-        yield _one("ropewalk_disk_free_bytes", GAUGE, "Bytes that are left on the store's disk", usable)
+        yield _one("ropewalk_disk_used_ratio", GAUGE, "As df tells it; -1 where unknown", space.used_ratio)
+        yield _one("ropewalk_disk_free_bytes", GAUGE, "Bytes that are left on the store's disk", space.usable)
 
     later.append(look)
+
+
+def _forced_cleaning(forced: ForcedCleaning) -> Found:
+    help = "Part of the disk that can be written until messages younger than fileReservedTime go; -1 where none go"
+    return [
+        _one("ropewalk_forced_cleaning_room_ratio", GAUGE, help, forced.room),
+        _one(
+            "ropewalk_forced_cleaning_segments",
+            COUNTER,
+            "Segments that went before their time",
+            forced.removed,
+        ),
+        _one(
+            "ropewalk_forced_cleaning_stopped",
+            GAUGE,
+            "1 where the disk is too full, and removing segments gives it no room",
+            float(forced.stopped is not None),
+        ),
+    ]
 
 
 def _size_of(root: Path) -> int:

@@ -143,7 +143,8 @@ class Metrics:
         self._next_ms = now + PERIOD_MS
         status = self._broker.ha_status
         exposed = exposures(self._broker.config, has_members=status.has_members)
-        self.pulse = Pulse(now, self._broker.unready(), (*status.notes, *self._broker.routes.notes, *exposed))
+        notes = (*status.notes, *self._broker.routes.notes, *self._broker.store.notes, *exposed)
+        self.pulse = Pulse(now, self._broker.unready(), notes)
         wanted = self.wanted
         if wanted > (self.census.number if self.census is not None else 0):
             try:

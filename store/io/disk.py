@@ -23,6 +23,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -81,6 +82,35 @@ class StoreLocked(RopewalkError):
 
 class DiskFull(RopewalkError):
     """The file could not be allocated: free space, then the store resumes by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A file system: its size, what is free, and what of that others than root may use. Bytes, -1 where unknown."""
+
+    total: int
+    free: int
+    usable: int
+
+    @property
+    def for_everybody(self) -> int:
+        """Return the size without the part that is reserved for root."""
+        return self.total - self.free + self.usable
+
+    @property
+    def used_percent(self) -> int:
+        """Return the used part of that size, in whole percent rounded up; -1 if unknown."""
+        whole = self.for_everybody
+        return -(-(self.total - self.free) * 100 // whole) if self.total > 0 and whole else -1
+
+    @property
+    def used_ratio(self) -> float:
+        """Return the used part of that size as a ratio, as `df` tells it; -1 if unknown."""
+        return (self.total - self.free) / self.for_everybody if self.total > 0 else -1.0
+
+    def above(self, percent: int) -> int:
+        """Return by how many bytes more is used than so many percent; negative where it is less."""
+        return self.total - self.free - self.for_everybody * percent // 100
 
 
 class MappedFile:
@@ -453,24 +483,14 @@ class Disk:
         """Return when the file was last written to, ms: its age is counted from there."""
         return path.stat().st_mtime_ns // 1_000_000
 
-    def used_percent(self, path: Path) -> int:
-        """Return the use of the file system of `path` for this user, in whole percent rounded up; -1 if unknown."""
-        try:
-            status = os.statvfs(path)
-        except OSError:
-            return -1
-        used = status.f_blocks - status.f_bfree
-        usable = used + status.f_bavail
-        return -(-used * 100 // usable) if usable else -1
-
-    def space(self, path: Path) -> tuple[int, int, int]:
-        """The file system of `path` in bytes: size, free, free for others than root; or -1 thrice. Blocks."""
+    def space(self, path: Path) -> Space:
+        """Return the file system of `path`, all of it -1 where it is unknown. Blocks."""
         try:
             found = os.statvfs(path)
         except OSError:
-            return -1, -1, -1
+            return Space(-1, -1, -1)
         size = found.f_frsize
-        return size * found.f_blocks, size * found.f_bfree, size * found.f_bavail
+        return Space(size * found.f_blocks, size * found.f_bfree, size * found.f_bavail)
 
     def exists(self, path: Path) -> bool:
         return path.exists()

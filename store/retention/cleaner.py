@@ -26,21 +26,27 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from store.io.disk import Disk
+from store.io.disk import Disk, Space
 from store.io.workers import Worker
 from store.log.commitlog import CommitLog
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue
-from store.retention.rules import RetentionRules, Usage, decide
+from store.retention.forced import ForcedCleaning, LogOnDisk
+from store.retention.rules import Decision, RetentionRules, Usage, decide, expired, forced_reason
 
 _QUEUES_AT_ONCE = 64
+_FORCED_INTERVAL_MS = 1000
+"""How soon behind the removal of a young segment its room is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
     """The helper thread's findings: how full disks are, and when each of the asked segments was written, ms."""
 
-    usage: Usage
+    log: Space
+    queues: Space
+    removable: int
+    """How many segments may go at all; of the oldest of them it is known when they were written."""
     modified_ms: list[int]
     removed: list[Segment]
     """Segments whose files have no name any more, though nobody here removed them."""
@@ -67,6 +73,7 @@ class Cleaner:
         self.findings: list[str] = []
         self.removed_files = 0
         """How many segments something else removed while they were open here."""
+        self.forced = ForcedCleaning(rules)
         self._removed_said: set[int] = set()
         """Where those begin that are still in the log, and were told of."""
         self._is_full = False
@@ -117,26 +124,25 @@ class Cleaner:
     def _look(self, flushed_offset: int) -> None:
         self._looking = True
         segments = [s for s in self._log.segments[:-1] if s.end_offset <= flushed_offset]
-        segments = segments[: self._rules.batch_max]
         spare = [self._log.spare] if self._log.spare is not None else []
         known = [*self._log.segments, *spare]
         self._worker.submit(partial(self._look_up, segments, known), self._looked)
 
     def _look_up(self, segments: list[Segment], known: list[Segment]) -> _Looked:
         """On the helper thread."""
-        usage = Usage(self._used(self._log.directory), self._used(self._queue_directory))
+        log, queues = self._space(self._log.directory), self._space(self._queue_directory)
         names = set(self._disk.names(self._log.directory))
         removed = [segment for segment in known if segment.file.path.name not in names]
         modified: list[int] = []
         with contextlib.suppress(FileNotFoundError):  # removed in this moment: those before it can be judged
-            for segment in segments:
+            for segment in segments[: self._rules.batch_max]:
                 modified.append(self._disk.modified_ms(segment.file.path))
-        return _Looked(usage, modified, removed)
+        return _Looked(log, queues, len(segments), modified, removed)
 
-    def _used(self, directory: Path) -> int:
+    def _space(self, directory: Path) -> Space:
         """The file system of a directory that may not have been made yet."""
-        used = self._disk.used_percent(directory)
-        return used if used >= 0 else self._disk.used_percent(directory.parent)
+        space = self._disk.space(directory)
+        return space if space.total >= 0 else self._disk.space(directory.parent)
 
     def _looked(self, found: _Looked) -> None:
         self._looking = False
@@ -145,19 +151,46 @@ class Cleaner:
         self._newest = self._log.segments[-1].base_offset if self._log.segments else -1
         now = self._now_ms()
         hour = time.localtime(now / 1000).tm_hour
-        decision = decide(self._rules, found.usage, hour, now, found.modified_ms, asked=self._asked)
+        usage = Usage(found.log.used_percent, found.queues.used_percent)
+        decision = decide(self._rules, usage, hour, now, found.modified_ms, asked=self._asked)
         if (decision.refusal is None) == self._is_full:
             self._is_full = not self._is_full
             self.findings.append(decision.refusal or "there is room on the disk again: messages are taken")
-        self.refusal = decision.refusal or self._unwritable
+        may_remove = self._asked or _due(now, self._delete_from_ms, self._rules.first_ms)
+        takes_young = self._judge_young(found, decision, may_remove and not found.removed)
+        stopped = self.forced.stopped
+        full = f"{decision.refusal}; {stopped}" if decision.refusal and stopped else decision.refusal
+        self.refusal = full or self._unwritable
         if found.removed:
             return  # ages were looked up of segments that may not be the oldest any more
-        if decision.delete and (self._asked or _due(now, self._delete_from_ms, self._rules.first_ms)):
+        if decision.delete and may_remove:
             self._give_up(decision.delete, decision.reason)
             if self._asked:
                 self._next_look_ms = 0  # there may be more than one decision gives up
-        else:
-            self._asked = False
+            return
+        self._asked = False
+        if takes_young:
+            self._give_up(1, forced_reason(usage))
+            self._next_look_ms = now + min(_FORCED_INTERVAL_MS, self._rules.interval_ms)
+
+    def _judge_young(self, found: _Looked, decision: Decision, may_remove: bool) -> bool:
+        """Tell whether the oldest segment goes though it is young, by the fuller of the two file systems."""
+        log = self._log
+        is_log = found.log.used_percent >= found.queues.used_percent
+        ends = [segment.end_offset for segment in (*log.segments[-1:], *((log.spare,) if log.spare else ()))]
+        now = LogOnDisk(
+            directory=str(log.directory if is_log else self._queue_directory),
+            space=found.log if is_log else found.queues,
+            segment_size=log.segment_size,
+            removable=found.removable,
+            expired=expired(self._rules, self._now_ms(), found.modified_ms),
+            allocated=max(ends, default=0) if is_log else 0,
+            is_held=any(segment.pins for segment in self._retired),
+        )
+        takes = self.forced.judge(now, is_forced=decision.is_forced and may_remove)
+        self.findings += self.forced.findings
+        self.forced.findings.clear()
+        return takes
 
     def _note_removed(self, removed: list[Segment]) -> None:
         """Give up segments that something else removed from the front, and tell of all others."""

@@ -5,7 +5,8 @@ from a file's modification time, as the original does: copying files without the
 
     used      what happens
     > 90 %    messages are refused, until it is less; and as below
-    > 85 %    the oldest segments go, whatever their age (unless cleanFileForciblyEnable is off)
+    > 85 %    where none is expired the oldest goes, whatever its age, and one at a time: see `forced` (unless
+              cleanFileForciblyEnable is off)
     > 75 %    expired segments go at once, and not only in the hours of deleteWhen
     unknown   as above 75 %
 
@@ -63,7 +64,10 @@ class Decision:
 
     refusal: str | None
     delete: int
+    """Expired ones."""
     reason: str
+    is_forced: bool = False
+    """Whether the disk is too full, and no segment is expired: `ForcedCleaning` judges then."""
 
 
 def decide(
@@ -80,15 +84,18 @@ def decide(
     `asked`: an administrator wants expired segments gone now, whatever the hour.
     """
     forced = rules.force and usage.fuller > min(rules.warning_used, rules.force_used)
-    early = usage.unknown or usage.fuller > rules.max_used
+    early = forced or usage.unknown or usage.fuller > rules.max_used
     count, reason = 0, ""
-    if forced or early or asked or hour in rules.delete_hours:
-        for at in modified_ms[: rules.batch_max]:
-            if not forced and now_ms < at + rules.reserved_ms:
-                break
-            count += 1
-        reason = _reason(rules, usage, forced, early)
-    return Decision(_refusal(rules, usage), count, reason)
+    if early or asked or hour in rules.delete_hours:
+        count = expired(rules, now_ms, modified_ms)
+        reason = _reason(rules, usage, early)
+    return Decision(_refusal(rules, usage), count, reason, forced and not count)
+
+
+def expired(rules: RetentionRules, now_ms: int, modified_ms: Sequence[int]) -> int:
+    """Count the oldest segments that are older than they are kept, as far as one decision goes."""
+    young = (n for n, at in enumerate(modified_ms[: rules.batch_max]) if now_ms < at + rules.reserved_ms)
+    return next(young, min(len(modified_ms), rules.batch_max))
 
 
 def _refusal(rules: RetentionRules, usage: Usage) -> str | None:
@@ -100,9 +107,12 @@ def _refusal(rules: RetentionRules, usage: Usage) -> str | None:
     )
 
 
-def _reason(rules: RetentionRules, usage: Usage, forced: bool, early: bool) -> str:
-    if forced:
-        return f"the disk is {usage.fuller} % full, more than diskSpaceCleanForciblyRatio allows"
+def forced_reason(usage: Usage) -> str:
+    """Return why a segment goes that is not expired."""
+    return f"the disk is {usage.fuller} % full, more than diskSpaceCleanForciblyRatio allows"
+
+
+def _reason(rules: RetentionRules, usage: Usage, early: bool) -> str:
     hours = rules.reserved_ms / HOUR_MS
     if early:
         return f"not written to for {hours:g} hours, and the disk is {usage.fuller} % full"

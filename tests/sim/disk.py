@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from store.io.disk import Disk, DiskFull, MappedFile, PagedFile, StoreLocked
+from store.io.disk import Disk, DiskFull, MappedFile, PagedFile, Space, StoreLocked
 
 PAGE = 4096
 SECTOR = 512
@@ -289,11 +289,8 @@ class SimDisk(Disk):
     def modified_ms(self, path: Path) -> int:
         return 1 << 62  # nothing here is ever old
 
-    def used_percent(self, path: Path) -> int:
-        return 1
-
-    def space(self, path: Path) -> tuple[int, int, int]:
-        return 1 << 41, self.room, self.room
+    def space(self, path: Path) -> Space:
+        return Space(1 << 41, 1 << 40, 1 << 40)  # half of it: retention is not what is simulated
 
     def remove_tree(self, directory: Path) -> None:
         for path in [each for each in self.files if directory in each.parents]:

@@ -9,7 +9,7 @@ import pytest
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.record import decode_records
 from ropewalk.format.remoting import JSON, ROCKETMQ, Command
-from store.io.disk import Disk
+from store.io.disk import Disk, Space
 from tests.broker.harness import Client, InProcess, request, send_ext
 from tests.support.clocks import START_MS
 
@@ -195,8 +195,8 @@ class Scales(Disk):
 
     used = 50
 
-    def used_percent(self, path: Path) -> int:
-        return self.used
+    def space(self, path: Path) -> Space:
+        return Space(1000, 1000 - 10 * self.used, 1000 - 10 * self.used)
 
 
 def look(running: InProcess) -> None:

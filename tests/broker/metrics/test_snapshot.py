@@ -22,6 +22,7 @@ from broker.state.ha_status import HaStatus, SlaveLink
 from broker.web import server as metrics_server
 from broker.web.server import STUCK_MS, MetricsServer
 from ropewalk.codes import RequestCode
+from store.io.disk import Disk, Space
 from tests.broker.harness import FullDisk, InProcess, config_of
 from tests.support.ledger_brokers import LedgerBrokers
 from tests.support.processes import checkout_command, checkout_environment, running_broker
@@ -88,6 +89,9 @@ OURS = {
     "ropewalk_in_sync_slaves": set(),
     "ropewalk_replication_lag_bytes": {"slave"},
     "ropewalk_ready": set(),
+    "ropewalk_forced_cleaning_room_ratio": set(),
+    "ropewalk_forced_cleaning_segments_total": set(),
+    "ropewalk_forced_cleaning_stopped": set(),
     "ropewalk_flush_seconds_bucket": {"le"},
     "ropewalk_loop_delay_seconds_bucket": {"le"},
     "ropewalk_append_seconds_bucket": {"le"},
@@ -419,6 +423,43 @@ def test_a_broker_that_is_ready_says_what_else_is_to_be_known(tmp_path: Path) ->
     with InProcess(config_of(tmp_path)) as running, scraped(running) as it:
         running.broker.context.ha_status = HaStatus(notes=("n3 learns, and does not vote",))
         assert it.get("/readyz")[:2] == (200, "ready\nn3 learns, and does not vote\n")
+
+
+def test_a_disk_whose_young_messages_go_soon_is_ready_and_says_so_before_the_first_goes(
+    tmp_path: Path,
+) -> None:
+    class Scales(Disk):
+        used = 50
+
+        def space(self, path: Path) -> Space:
+            return Space(1000, 1000 - 10 * self.used, 1000 - 10 * self.used)
+
+    disk = Scales()
+    with InProcess(config_of(tmp_path, cleanResourceInterval=1000), disk) as running, scraped(running) as it:
+        running.connect().send("T", b"x")
+
+        def look() -> None:
+            cleaner = running.broker.store.upkeep.cleaner
+            assert cleaner is not None
+            for _ in range(2):
+                running.tick(61_000)
+                running.until(lambda: not cleaner._looking)
+            running.tick(1001)
+
+        look()
+        assert it.get("/metrics").value("ropewalk_forced_cleaning_room_ratio") == pytest.approx(0.35)
+        assert "young" not in it.get("/readyz").text
+        disk.used = 82
+        look()
+        assert it.get("/metrics").value("ropewalk_forced_cleaning_room_ratio") == pytest.approx(0.03)
+        page = it.get("/readyz")
+        assert page.status == 200 and "3.0 % more until messages younger than fileReservedTime" in page.text
+        disk.used = 95
+        look()
+        page, metrics = it.get("/readyz"), it.get("/metrics")
+        assert page.status == 503 and "forced cleaning has stopped" in page.text
+        assert metrics.value("ropewalk_forced_cleaning_stopped") == 1
+        assert metrics.value("ropewalk_forced_cleaning_segments_total") == 0
 
 
 FENCE = "fenced: 10.0.0.2 became master under epoch 4"

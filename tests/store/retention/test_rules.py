@@ -20,11 +20,12 @@ from store.config import StoreConfig
 from store.index.file import index_names
 from store.index.helper import WorkerIndex
 from store.index.search import Query
-from store.io.disk import Disk, DiskFull, MappedFile
+from store.io.disk import Disk, DiskFull, MappedFile, Space
 from store.message_store import MessageStore
 from store.read.reader import Reader
 from store.read.results import GetResult, GetStatus, ReadLimits
 from store.retention.cleaner import Cleaner
+from store.retention.forced import ForcedCleaning
 from store.retention.rules import HOUR_MS, Decision, RetentionRules, Usage, decide, delete_hours
 from store.write_back import WriteBack
 from tests.store import worlds
@@ -67,15 +68,17 @@ def test_expired_files_go_early_above_the_first_level() -> None:
     assert "76 % full" in decision.reason
 
 
-def test_files_of_any_age_go_above_the_second_level() -> None:
-    decision = decided(86)
-    assert (decision.delete, decision.refusal) == (3, None)
-    assert decided(86, force=False).delete == 2
+def test_young_files_are_in_question_above_the_second_level_and_only_where_none_is_expired() -> None:
+    assert decided(86) == Decision(None, 2, "not written to for 72 hours, and the disk is 86 % full")
+    decision = decided(86, ages=(YOUNG, OLD))
+    assert (decision.delete, decision.is_forced) == (0, True)
+    assert not decided(85, ages=(YOUNG, OLD)).is_forced
+    assert not decided(86, ages=(YOUNG, OLD), force=False).is_forced
 
 
 def test_messages_are_refused_above_the_third_level_with_the_ratios() -> None:
     decision = decided(91, 40)
-    assert decision.delete == 3
+    assert decision.delete == 2
     assert decision.refusal is not None and "[CL: 0.91 CQ: 0.40 INDEX: 0.40]" in decision.refusal
     assert decided(90).refusal is None
     assert decided(91, force=False).refusal is not None
@@ -132,8 +135,8 @@ class Scales(Disk):
         self.used = 50
         self.removed: list[str] = []
 
-    def used_percent(self, path: Path) -> int:
-        return self.used
+    def space(self, path: Path) -> Space:
+        return Space(1000, 1000 - 10 * self.used, 1000 - 10 * self.used)
 
     def remove(self, path: Path) -> None:
         self.removed.append(f"{path.parent.name}/{path.name}")
@@ -163,8 +166,11 @@ class World(worlds.World):
         return [int(name) for name in Disk().names(self.root / "consumequeue" / topic / "0")]
 
     def used(self, percent: int) -> None:
+        """Fill the disk; the segments that there are by now are expired."""
         assert isinstance(self.disk, Scales)
         self.disk.used = percent
+        for name in Disk().names(self.root / "commitlog"):
+            os.utime(self.root / "commitlog" / name, (0, 0))
 
     def age(self, hours: float, *indices: int) -> None:
         """Make segments so old that they were written `hours` ago by the clock."""
@@ -520,6 +526,7 @@ def test_index_files_follow(world: World) -> None:
 
 
 def test_messages_are_refused_above_the_warning_level_and_taken_again_below(world: World) -> None:
+    world.rules = replace(world.rules, force=False)
     with world.opened() as store:
         put(store, [b"a"])
         world.used(91)
@@ -591,10 +598,13 @@ def test_a_real_small_disk_fills_refuses_reads_on_and_resumes(small_file_system:
     cleaner = store.upkeep.cleaner
     assert cleaner is not None
     cleaner._rules = replace(world.rules, force=True)  # as if the operator had allowed it
-    pass_time(world, store)
-    pass_time(world, store)
-    world.clock.ms += 2_000
-    pass_time(world, store)
+    cleaner.forced = ForcedCleaning(cleaner._rules)
+
+    def pass_seconds() -> None:
+        world.clock.ms += 2_000
+        pass_time(world, store)
+
+    until(lambda: store.refusal is None, turn=pass_seconds)
     assert store.refusal is None
     assert put(store, [b"again"])
     left = bodies(store)
@@ -608,12 +618,14 @@ def test_how_full_a_disk_is_leaves_reserved_blocks_aside_and_rounds_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk()
-    assert 0 <= disk.used_percent(tmp_path) <= 100
-    assert disk.used_percent(tmp_path / "missing") == -1
+    assert 0 <= disk.space(tmp_path).used_percent <= 100
+    assert disk.space(tmp_path / "missing").used_percent == -1
     # 1000 blocks, 400 of them free, 100 of those not for this user: 600 used of 900.
     blocks = os.statvfs_result((4096, 4096, 1000, 400, 300, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: blocks)
-    assert disk.used_percent(tmp_path) == 67
+    space = disk.space(tmp_path)
+    assert space.used_percent == 67
+    assert space.above(50) == 150 * 4096 and space.above(80) == -120 * 4096
 
 
 def test_a_files_age_is_its_modification_time(tmp_path: Path) -> None:
