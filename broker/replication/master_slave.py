@@ -29,6 +29,7 @@ from ha.stream.connection import HaConnection, HaRules
 from ha.stream.group_transfer import GroupTransfer
 from ha.stream.service import HaService
 from ha.stream.source import LogSource
+from ropewalk.client.core.addresses import parse_address
 from ropewalk.codes import ResponseCode
 from store.log.limits import NO_LIMIT
 from store.message_store import MessageStore
@@ -37,6 +38,7 @@ log = structlog.get_logger("broker.replication")
 
 _CONNECT_TIMEOUT_S = 5.0
 _PAUSE_S = 0.05
+_TOLD_MAX = 100
 
 BeforeReport = Callable[[Connection], Awaitable[None]]
 """Called with a fresh connection to the master before anything is said on it; raises OSError to give it up."""
@@ -177,6 +179,11 @@ class Replication:
         if self._static_master:
             ha_address = self._static_master
         if not ha_address or ha_address == self.master_ha:
+            return
+        try:
+            parse_address(ha_address)
+        except ValueError:  # whoever told it says anything
+            log.warning("this is no address of a master", ha=ha_address[:_TOLD_MAX])
             return
         log.info("the master is at", ha=ha_address, address=master_address)
         self.master_ha = ha_address
@@ -416,8 +423,8 @@ class Replication:
         stream = Stream(client)
         try:
             connection = await shell.dial(host, int(port), lambda link: stream, _CONNECT_TIMEOUT_S)
-        except OSError as exc:
-            client.failed(f"{address}: {exc.strerror or exc}")
+        except (OSError, ValueError) as exc:  # ValueError: a name that is none, of a name server's choice
+            client.failed(f"{address}: {getattr(exc, 'strerror', None) or exc}")
             return
         if client is not self.client or address != self.master_ha:
             connection.close()  # the world changed meanwhile

@@ -229,7 +229,6 @@ def odd_bodies(address: str) -> dict[int, list[bytes]]:
 
 
 def test_no_answer_of_a_master_however_odd_ends_its_slave(tmp_path: Path) -> None:
-    """One with a slave under each of 65,535 ids ended the process, at each of its starts again."""
     bodies: dict[int, Iterator[bytes]] = {}
     served: dict[int, int] = {}
     lock = threading.Lock()
@@ -256,6 +255,7 @@ def test_no_answer_of_a_master_however_odd_ends_its_slave(tmp_path: Path) -> Non
             f"haMasterAddress={silent.address}",
         )
         with member(tmp_path / "s", names, 1, *known) as slave:
+            stranger.register(names, 7)
             wanted = {code: len(each) for code, each in found.items() if code in (STATUS, HELLO, SYNC)}
             until(
                 lambda: (
@@ -268,6 +268,30 @@ def test_no_answer_of_a_master_however_odd_ends_its_slave(tmp_path: Path) -> Non
             with Connection(address_of(slave), 10.0) as connection:
                 assert ask(connection, RequestCode.GET_BROKER_CONFIG).code == ResponseCode.SUCCESS
             assert role_of(tmp_path / "s").get("role", "SLAVE") == "SLAVE"
+
+
+def test_no_answer_of_a_member_however_odd_ends_a_master(tmp_path: Path) -> None:
+    """One with a slave under each of 65,535 ids ended the process, and again at each of its starts."""
+    bodies: Iterator[bytes] = iter(())
+
+    def answers(request: Command) -> Command | None:
+        if request.code == CHALLENGE:
+            return request.reply(ResponseCode.SUCCESS, body=packed({}))
+        return request.reply(ResponseCode.SUCCESS, body=next(bodies)) if request.code == STATUS else None
+
+    with name_server(tmp_path) as names, Stranger(answers) as stranger:
+        found = odd_bodies(stranger.address)[STATUS]
+        bodies = itertools.cycle(found)
+        known = ("--set", f"ropewalkMasterAddress={stranger.address}")
+        with member(tmp_path / "m", names, 0, *known) as master, member(tmp_path / "s", names, 1):
+            until_joined(tmp_path / "s")
+            stranger.register(names, 7)
+            until(
+                lambda: stranger.count(STATUS) >= len(found) or master.process.poll() is not None,
+                lambda: stderr_of(tmp_path / "m"),
+            )
+            assert master.process.poll() is None, stderr_of(tmp_path / "m")
+            assert send(address_of(master)).code == ResponseCode.SUCCESS
 
 
 def impostor(request: Command) -> Command | None:

@@ -14,6 +14,7 @@ from broker.remoting.connection import Connection
 from broker.remoting.shell import Shell
 from broker.replication.slave.hello import SlaveHello
 from broker.replication.slave.peer import NotSame, Peer
+from broker.replication.slave.slave_broker import master_address
 from broker.replication.slave.sync import SlaveSync
 from ha.group.divergence import Compared, Finding
 from ha.group.hello import Hello, Welcome, encode
@@ -247,6 +248,28 @@ def test_the_link_to_one_master_ends_when_another_one_is_learned_of(slave: InPro
     assert hung_up == [False, True], "haMasterAddress says who it is"
     assert replication.client.wait_ms == 0
     assert (replication.master_ha, replication.master_address) == ("10.0.0.9:10912", "10.0.0.9:10911")
+
+
+@pytest.mark.parametrize(
+    "address", ["x", ":1", "h:", "h:99999999", "h:" + "9" * 5000, "http://h:1", "\N{SNOWMAN}..:1"]
+)
+def test_no_address_that_a_name_server_tells_ends_a_slave(tmp_path: Path, address: str) -> None:
+    with InProcess(config_of(tmp_path, brokerRole=SLAVE, brokerId=1, namesrvAddr="10.0.0.9:9876")) as slave:
+        replication = slave.broker.replication
+
+        class Dialing(Wire):
+            async def dial(self, host: str, port: int, *_rest: object) -> BufferedLink:
+                host.encode("idna")
+                raise OSError(111, "refused")
+
+        async def connect() -> None:
+            replication.set_master(address, address)
+            client = replication.client
+            if client is not None and replication.master_ha:
+                await replication._connect(cast(Shell, Dialing()), client, replication.master_ha)
+
+        trio.run(connect)
+        assert master_address(slave.broker.member.record, replication, "") == address
 
 
 def test_a_slave_forgets_commits_for_a_topic_that_its_master_deleted_and_created_again(
