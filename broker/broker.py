@@ -31,6 +31,7 @@ from broker.intake import FastIntake
 from broker.metrics.snapshot import Family, HistogramFamily, Metrics, Source
 from broker.processors import Processors
 from broker.refusal import Refusal
+from broker.remoting.cold_lane import ColdLane
 from broker.remoting.connection import Connection
 from broker.remoting.incoming import IncomingBudget
 from broker.remoting.session import Handlers, Session
@@ -168,6 +169,8 @@ class Broker:
         )
         self.sinks = self.processors.sinks
         self.budget = budget or IncomingBudget(config.incoming_bytes_total_max, monotonic_ms)
+        self.lane = ColdLane(clock, wake)
+        """The lane of all requests that are not hot, the embedded name server's too."""
 
     @property
     def config(self) -> BrokerConfig:
@@ -313,6 +316,7 @@ class Broker:
             intake=intake,
             wait=self.acknowledgement.wait,
             budget=self.budget,
+            lane=self.lane,
         )
 
     def _session_closed(self, session: Session) -> None:
@@ -326,6 +330,7 @@ class Broker:
 
     def begin_turn(self) -> None:
         self.rpc_times.clock_now()
+        self.lane.begin_turn()
         self.store.begin_turn()
         self.group.begin_turn()
 
@@ -357,6 +362,8 @@ class Broker:
         self.deliveries.on_wakeup()
 
     def end_turn(self) -> None:
+        if self.lane.is_waiting:
+            self.lane.run()
         store, intake = self.store, self.processors.intake
         if intake is not None:
             intake.flush_deferred()

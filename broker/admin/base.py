@@ -7,7 +7,7 @@ never delays a consumer; its place in line is bounded, and past it tools are tol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
@@ -15,14 +15,15 @@ import structlog
 
 from broker.context import BrokerContext
 from broker.remoting.refused import RequestRefused
-from broker.remoting.session import Session
+from broker.remoting.session import Session, Stepwise
 from broker.settings.config import BrokerConfig
 from ropewalk.codes import ResponseCode
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
+from ropewalk.format.sliced_json import Slices, loads_at_once, loads_in_slices
 from store.io.workers import Worker
 
-__all__ = ["AdminContext", "Handler", "body_of", "object_of"]
+__all__ = ["ENTRIES_PER_STEP", "AdminContext", "Handler", "body_of", "object_in_slices", "object_of"]
 
 log = structlog.get_logger("broker.admin")
 
@@ -30,10 +31,12 @@ LOOKUPS_MAX = 64
 """Requests whose disk work may wait for the helper thread."""
 
 T = TypeVar("T")
-Handler: TypeAlias = Callable[[Session, Command], Command | None]
+Handler: TypeAlias = Callable[[Session, Command], Command | Stepwise | None]
 
 BODY_SIZE_MAX = 4 << 20
-"""Bytes. Reading RocketMQ's dialect takes the loop a second for each megabyte that is written to be slow."""
+"""Bytes of a list of topics or groups; any other body is read at once, and is bounded by that."""
+ENTRIES_PER_STEP = 50
+"""Topics or groups of a list that are judged or made before others are served."""
 
 
 class Making:
@@ -75,9 +78,16 @@ class AdminContext:
     def guarded(self, handler: Handler) -> Handler:
         """The handler with its refusals turned into answers."""
 
-        def handle(session: Session, request: Command) -> Command | None:
+        def handle(session: Session, request: Command) -> Command | Stepwise | None:
             try:
-                return handler(session, request)
+                answer = handler(session, request)
+            except RequestRefused as refused:
+                return request.reply(refused.code, str(refused))
+            return guarded_steps(request, answer) if isinstance(answer, Generator) else answer
+
+        def guarded_steps(request: Command, steps: Stepwise) -> Stepwise:
+            try:
+                return (yield from steps)
             except RequestRefused as refused:
                 return request.reply(refused.code, str(refused))
 
@@ -175,16 +185,24 @@ def body_of(request: Command, value: Any) -> Command:
 
 
 def object_of(request: Command) -> dict[str, Any]:
-    """The JSON object in the body of a request. Raises `RequestRefused`."""
-    if len(request.body) > BODY_SIZE_MAX:
-        raise RequestRefused(
-            ResponseCode.INVALID_PARAMETER,
-            f"a body of {len(request.body)} bytes; at most {BODY_SIZE_MAX} are read",
-        )
+    """The JSON object in the body of a request, which is small. Raises `RequestRefused`."""
     try:
-        value = fastjson.loads(request.body)
+        value = loads_at_once(request.body)
     except fastjson.FastjsonError as exc:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not JSON: {exc}") from exc
+    return _checked_object(value)
+
+
+def object_in_slices(request: Command) -> Slices:
+    """Read the JSON object in the body of a request, which may be a long list. Raises `RequestRefused`."""
+    try:
+        value = yield from loads_in_slices(request.body, BODY_SIZE_MAX)
+    except fastjson.FastjsonError as exc:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not JSON: {exc}") from exc
+    return _checked_object(value)
+
+
+def _checked_object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the body is not a JSON object")
     return value

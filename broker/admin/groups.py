@@ -11,10 +11,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.admin.base import AdminContext, Handler, body_of, object_of
+from broker.admin.base import (
+    ENTRIES_PER_STEP,
+    AdminContext,
+    Handler,
+    body_of,
+    object_in_slices,
+    object_of,
+)
 from broker.consume.filters import FilterRules, check_expression
 from broker.remoting.refused import RequestRefused
-from broker.remoting.session import Session
+from broker.remoting.session import Session, Stepwise
 from broker.state.groups import READ_FORBIDDEN, SubscriptionGroupConfig
 from broker.state.statistics import CONSUMER_GROUP
 from broker.state.subscription import TAG
@@ -63,13 +70,22 @@ class AdminGroups:
             self._put(config)
         return self._kept(session, request, request.reply(ResponseCode.SUCCESS))
 
-    def update_list(self, session: Session, request: Command) -> Command | None:
+    def update_list(self, session: Session, request: Command) -> Stepwise:
         """All of them or, if one is refused, none."""
         with self._context.making(CONSUMER_GROUP):
-            entries = object_of(request).get("groupConfigList")
+            document = yield from object_in_slices(request)
+            entries = document.get("groupConfigList")
             if not isinstance(entries, list) or not entries:
                 raise RequestRefused(ResponseCode.INVALID_PARAMETER, "groupConfigList names no group")
-            self._put(*[self._from_entry(entry) for entry in entries])
+            configs: list[SubscriptionGroupConfig] = []
+            for entry in entries:
+                if len(configs) % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
+                    yield
+                configs.append(self._from_entry(entry))
+            for start in range(0, len(configs), ENTRIES_PER_STEP):
+                if start:
+                    yield
+                self._put(*configs[start : start + ENTRIES_PER_STEP])
         return self._kept(session, request, request.reply(ResponseCode.SUCCESS))
 
     def _kept(self, session: Session, request: Command, answer: Command) -> Command | None:

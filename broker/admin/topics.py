@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from broker.admin.base import AdminContext, Handler, body_of, object_of
+from broker.admin.base import ENTRIES_PER_STEP, AdminContext, Handler, body_of, object_in_slices
 from broker.remoting.refused import RequestRefused
-from broker.remoting.session import Session
+from broker.remoting.session import Session, Stepwise
 from broker.state.statistics import TOPIC
 from broker.state.topic_attributes import AttributeRefused, edit_attributes
 from broker.state.topics import TopicConfig
@@ -70,13 +70,26 @@ class AdminTopics:
             self._put(self._judged(config, header.attributes or ""))
         return self._kept(session, request)
 
-    def update_list(self, session: Session, request: Command) -> Command | None:
+    def update_list(self, session: Session, request: Command) -> Stepwise:
         """All of them or, if one is refused, none."""
         with self._context.making(TOPIC):
-            entries = object_of(request).get("topicConfigList")
+            document = yield from object_in_slices(request)
+            entries = document.get("topicConfigList")
             if not isinstance(entries, list) or not entries:
                 raise RequestRefused(ResponseCode.INVALID_PARAMETER, "topicConfigList names no topic")
-            self._put(*[self._from_entry(entry) for entry in entries])
+            configs: list[TopicConfig] = []
+            for entry in entries:
+                if len(configs) % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
+                    yield
+                configs.append(self._from_entry(entry))
+            for start in range(0, len(configs), ENTRIES_PER_STEP):
+                if start:
+                    yield
+                self._refuse_full(*configs[start : start + ENTRIES_PER_STEP])
+            for start in range(0, len(configs), ENTRIES_PER_STEP):
+                if start:
+                    yield
+                self._put(*configs[start : start + ENTRIES_PER_STEP])
         return self._kept(session, request)
 
     def _kept(self, session: Session, request: Command) -> Command | None:
@@ -123,11 +136,14 @@ class AdminTopics:
                 ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic."
             )
 
+    def _refuse_full(self, *configs: TopicConfig) -> None:
+        for config in configs:
+            if (reason := self._broker.topics.refusal(config)) is not None:
+                raise RequestRefused(ResponseCode.SYSTEM_ERROR, reason)
+
     def _put(self, *configs: TopicConfig) -> None:
         broker = self._broker
-        for config in configs:
-            if (reason := broker.topics.refusal(config)) is not None:
-                raise RequestRefused(ResponseCode.SYSTEM_ERROR, reason)
+        self._refuse_full(*configs)
         for config in configs:
             broker.topics.update(config, broker.now_ms())
         broker.topics_changed()

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from broker.consume.filters import FilterTable
 from broker.consume.member_notifier import MemberNotifier
 from broker.context import BrokerContext
-from broker.remoting.session import Handlers, Session
+from broker.remoting.session import Handlers, Session, Stepwise
 from broker.state.clients import HeartbeatData, HeartbeatRefused
+from broker.state.heartbeat import SUBSCRIPTIONS_PER_STEP
 from broker.state.queue_locks import LockRequest
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import fastjson
@@ -62,35 +63,41 @@ class Requests:
 
     # -- clients -------------------------------------------------------------------------------------
 
-    def heartbeat(self, session: Session, request: Command) -> Command:
+    def heartbeat(self, session: Session, request: Command) -> Stepwise:
         broker = self._broker
         now = broker.now_ms()
         try:
-            data = HeartbeatData.decode(request.body)
+            data = yield from HeartbeatData.decode_in_slices(request.body)
             known = []
-            for consumer in data.consumers:
+            for count, consumer in enumerate(data.consumers):
+                if count % SUBSCRIPTIONS_PER_STEP == SUBSCRIPTIONS_PER_STEP - 1:
+                    yield
                 config = broker.groups.find_or_create(consumer.group, now)
                 if config is None:
                     continue  # unknown and not to be created: skipped without a word, as clients expect
                 broker.topics.create_retry(consumer.group, queue_nums=config.retry_queue_nums, now_ms=now)
                 known.append(consumer)
             ip, port = session.link.peer
-            notifications = broker.clients.heartbeat(
-                session,
-                data.with_consumers(known),
-                broker.monotonic_ms(),
-                language=request.language,
-                version=request.version,
-                address=f"{ip}:{port}",
-            )
+            broker.clients.check_bounds(session, data)
+            for part in data.with_consumers(known).parts():
+                notifications = broker.clients.heartbeat(
+                    session,
+                    part,
+                    broker.monotonic_ms(),
+                    language=request.language,
+                    version=request.version,
+                    address=f"{ip}:{port}",
+                )
+                if not data.without_sub:
+                    for consumer in part.consumers:
+                        self._filters.register(consumer.group, consumer.subscriptions, now)
+                self._notifier.notify(notifications)
+                if len(part.consumers) < len(known):
+                    yield
         except HeartbeatRefused as exc:
             return request.reply(ResponseCode.SYSTEM_ERROR, str(exc))
-        if not data.without_sub:
-            for consumer in known:
-                self._filters.register(consumer.group, consumer.subscriptions, now)
         # The client asks for the route of its retry topic next: the name server has to know it by then.
         broker.topics_changed()
-        self._notifier.notify(notifications)
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
         conflict = broker.clients.conflict_of(session, [consumer.group for consumer in known])
         if conflict is not None:
@@ -106,20 +113,30 @@ class Requests:
         )
         return request.reply(ResponseCode.SUCCESS)
 
-    def lock(self, session: Session, request: Command) -> Command:
+    def lock(self, session: Session, request: Command) -> Stepwise:
+        broker = self._broker
         try:
-            wanted = LockRequest.decode(request.body)
+            wanted = yield from LockRequest.decode_in_slices(request.body)
         except ValueError as exc:
             return request.reply(ResponseCode.SYSTEM_ERROR, str(exc))
-        granted = self._broker.locks.lock(wanted, self._broker.monotonic_ms())
-        body = fastjson.dumps({"lockOKMQSet": [queue.to_json() for queue in granted]})
-        return request.reply(ResponseCode.SUCCESS, body=body)
+        granted: list[bytes] = []
+        for part in wanted.parts():
+            granted += [
+                fastjson.dumps(queue.to_json()) for queue in broker.locks.lock(part, broker.monotonic_ms())
+            ]
+            if len(part.queues) < len(wanted.queues):
+                yield
+        return request.reply(ResponseCode.SUCCESS, body=b'{"lockOKMQSet":[%b]}' % b",".join(granted))
 
-    def unlock(self, session: Session, request: Command) -> Command:
+    def unlock(self, session: Session, request: Command) -> Stepwise:
         try:
-            self._broker.locks.unlock(LockRequest.decode(request.body))
+            wanted = yield from LockRequest.decode_in_slices(request.body)
         except ValueError as exc:
             return request.reply(ResponseCode.SYSTEM_ERROR, str(exc))
+        for part in wanted.parts():
+            self._broker.locks.unlock(part)
+            if len(part.queues) < len(wanted.queues):
+                yield
         return request.reply(ResponseCode.SUCCESS)
 
     def consumer_list(self, session: Session, request: Command) -> Command:

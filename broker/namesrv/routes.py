@@ -27,8 +27,9 @@ Time is handed in as milliseconds. Nothing here knows frames, sockets or JSON te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Annotated
 
 import msgspec
@@ -37,6 +38,7 @@ from msgspec import UNSET, UnsetType
 from broker.state.data_version import DataVersion
 from ropewalk.codes import Permission, UnitSysFlag
 from ropewalk.format.names import SYNC_BROKER_MEMBER_PREFIX
+from ropewalk.format.sliced_json import finish
 
 MASTER_ID = 0
 NAME_SIZE_MAX = 255
@@ -46,6 +48,8 @@ BROKER_EXPIRY_MS = 120_000
 
 BROKERS_MAX = 1_000
 BROKER_TOPICS_MAX = 50_000
+TOPICS_PER_STEP = 500
+"""Topics that are read, placed or dropped before others are served."""
 """Topics of one broker set, counting those its registrations no longer name."""
 TOPICS_MAX = 500_000
 """Topics of all broker sets together; one that two sets serve counts twice."""
@@ -191,14 +195,24 @@ class RouteTable:
         """The queues table from the other side: broker name -> topics."""
         self._entries = 0
         self._clusters: dict[str, set[str]] = {}
+        self._leaving: dict[str, None] = {}
+        """Names of sets that have left, and whose topics are not all dropped yet."""
 
     # --- a broker's life: register, refresh, leave -----------------------------------------------
 
     def register(self, registration: Registration, peer: Hashable, now_ms: int) -> Accepted:
+        """Put a broker on record at once, whatever that takes: `register_in_slices`."""
+        return finish(self.register_in_slices(registration, peer, now_ms))
+
+    def register_in_slices(
+        self, registration: Registration, peer: Hashable, now_ms: int
+    ) -> Generator[None, None, Accepted]:
         """Put a broker on record, or refresh it; a claim to an id that a newer epoch holds is ignored.
 
-        Raises SingleTopicRefused or TableFull, and then nothing has changed.
+        The first step judges and puts the broker on record, further ones place its topics; a broker that leaves
+        meanwhile takes them along. Raises SingleTopicRefused or TableFull: from the first step nothing has changed.
         """
+        yield from self._purge(registration.broker_name)
         r = registration
         key = (r.cluster, r.address)
         known = self._sets.get(r.broker_name)
@@ -224,7 +238,7 @@ class RouteTable:
         sets_topics = r.broker_id == MASTER_ID or (is_lowest_slave and r.enable_acting_master is not None)
         self._check_room_for_broker(key, r.broker_name)
         if sets_topics:
-            self._check_room_for_topics(r.broker_name, {topic.topic_name for topic in r.topics})
+            yield from self._check_room_for_topics(r.broker_name, r.topics)
 
         self._leave_other_set(key, r.broker_name)
         first = known is None or holder is None
@@ -235,13 +249,7 @@ class RouteTable:
         broker_set.addresses = addresses
 
         before = self._live.get(key)
-        if sets_topics:
-            changed = first or before is None or before.version != r.version
-            # What only a master may promise is taken out before a slave's word is written down.
-            mask = ~Permission.WRITE if is_lowest_slave and broker_set.acting_master_allowed else ~0
-            self._set_topics(r.broker_name, r.topics, mask, changed)
-
-        self._live[key] = Live(
+        live = self._live[key] = Live(
             broker_name=r.broker_name,
             peer=peer,
             seen_ms=now_ms,
@@ -252,6 +260,15 @@ class RouteTable:
             if r.filter_servers is None and before
             else r.filter_servers or (),
         )
+        if sets_topics:
+            changed = first or before is None or before.version != r.version
+            # What only a master may promise is taken out before a slave's word is written down.
+            mask = ~Permission.WRITE if is_lowest_slave and broker_set.acting_master_allowed else ~0
+            if changed and len(r.topics) > TOPICS_PER_STEP:
+                # Nobody takes this version for one whose topics are all in place before they are.
+                live.version = before.version if before is not None else DataVersion()
+            yield from self._set_topics(live, r.topics, mask, changed)
+            live.version = r.version
         return Accepted() if r.broker_id == MASTER_ID else self._master_of(broker_set)
 
     def _leave_other_set(self, key: tuple[str, str], broker_name: str) -> None:
@@ -268,24 +285,45 @@ class RouteTable:
         if broker_name not in known and sum(map(len, self._clusters.values())) >= BROKERS_MAX:
             raise TableFull(f"clusters have {BROKERS_MAX} members on record, and no more may be")
 
-    def _check_room_for_topics(self, broker_name: str, topics: set[str]) -> None:
+    def _check_room_for_topics(
+        self, broker_name: str, topics: Sequence[TopicConfig]
+    ) -> Generator[None, None, None]:
         mine = self._topics_of.get(broker_name, set())
-        after = len(topics) if self.delete_missing_topics else len(topics | mine)
+        after = len(topics)
+        if not self.delete_missing_topics and mine:
+            after = len(mine)
+            for count, topic in enumerate(topics, 1):
+                after += topic.topic_name not in mine
+                if count % TOPICS_PER_STEP == 0:
+                    yield
         if after > BROKER_TOPICS_MAX:
             raise TableFull(f"broker {broker_name} would have {after} topics, more than {BROKER_TOPICS_MAX}")
         total = self._entries - len(mine) + after
         if total > TOPICS_MAX:
             raise TableFull(f"all brokers together would have {total} topics, more than {TOPICS_MAX}")
 
-    def _set_topics(self, broker_name: str, topics: Iterable[TopicConfig], mask: int, changed: bool) -> None:
+    def _set_topics(
+        self, live: Live, topics: Sequence[TopicConfig], mask: int, changed: bool
+    ) -> Generator[None, None, None]:
         """Write down the topics of one set; an unchanged version only fills in what is missing."""
-        topics = tuple(topics)
+        broker_name = live.broker_name
         if self.delete_missing_topics:
             named = {topic.topic_name for topic in topics}
-            for name in self._topics_of.get(broker_name, set()) - named:
+            for count, name in enumerate(self._topics_of.get(broker_name, set()) - named, 1):
                 self._drop_queue(name, broker_name)
+                if count % TOPICS_PER_STEP == 0:
+                    yield
         mine = self._topics_of.get(broker_name, set())
-        for topic in topics:
+        for count, topic in enumerate(topics, 1):
+            if count % TOPICS_PER_STEP == 0:
+                yield
+                if broker_name not in self._sets or broker_name in self._leaving:
+                    return  # it has left meanwhile
+                mine = self._topics_of.get(broker_name, set())
+                if self._entries > TOPICS_MAX:
+                    raise TableFull(
+                        f"all brokers together have {self._entries} topics, more than {TOPICS_MAX}"
+                    )
             if changed or topic.topic_name not in mine:
                 queue = QueueData(
                     broker_name=broker_name,
@@ -330,10 +368,26 @@ class RouteTable:
                 names.discard(broker_name)
                 if not names:
                     del self._clusters[cluster]
-            for topic in tuple(self._topics_of.get(broker_name, ())):
-                self._drop_queue(topic, broker_name)
+            if broker_name in self._topics_of:
+                self._leaving[broker_name] = None
+                self.purge()
         elif broker_set.acting_master_allowed and not broker_set.has_master:
             self._set_permissions(broker_name, lambda perm: perm & ~Permission.WRITE)
+
+    def purge(self) -> None:
+        """Drop some topics of sets that have left, which no route shows any more; call now and then."""
+        if self._leaving:
+            next(self._purge(next(iter(self._leaving))), None)
+
+    def _purge(self, broker_name: str) -> Generator[None, None, None]:
+        """Drop all topics of a set that has left."""
+        while broker_name in self._leaving:
+            for topic in tuple(islice(self._topics_of.get(broker_name, ()), TOPICS_PER_STEP)):
+                self._drop_queue(topic, broker_name)
+            if broker_name not in self._topics_of:
+                del self._leaving[broker_name]
+                return
+            yield
 
     def closed(self, peer: Hashable) -> list[str]:
         """A connection is gone, and every broker that registered over it; return their addresses."""
@@ -357,7 +411,7 @@ class RouteTable:
         sets = [self._sets[name] for name in sorted(by_broker or ()) if name in self._sets]
         if not by_broker or not sets:
             return None
-        queues = [by_broker[name] for name in sorted(by_broker)]
+        queues = [by_broker[name] for name in sorted(by_broker) if name in self._sets]
         act = self.acting_masters and not topic.startswith(SYNC_BROKER_MEMBER_PREFIX)
         shown = [self._acted(s, by_broker) if act else s.as_data() for s in sets]
         if zone is not None:
@@ -399,19 +453,27 @@ class RouteTable:
         return MemberGroup(broker_addrs=addresses, broker_name=broker_name, cluster=cluster)
 
     def topics(self) -> list[str]:
-        return sorted(self._queues)
+        """Return the names of all topics, in order."""
+        return sorted(filter(self.is_served, self._queues))
 
-    def topics_of_cluster(self, cluster: str) -> list[str]:
-        names = self._clusters.get(cluster, set())
-        return [topic for topic in self.topics() if not names.isdisjoint(self._queues[topic])]
+    def topic_names(self) -> list[str]:
+        """Return all names that `is_served`, `is_in_cluster` and `has_flags` can be asked about, in no order."""
+        return list(self._queues)
 
-    def unit_topics(self, *, unit: bool | None = None, subscribed: bool | None = None) -> list[str]:
-        """Topics whose first queue data carries the flags asked for; None means either."""
-        return [topic for topic, flags in self._sys_flags() if _flags_are(flags, unit, subscribed)]
+    def is_served(self, topic: str) -> bool:
+        """Tell whether a set has this topic that has not left."""
+        by_broker = self._queues.get(topic)
+        return by_broker is not None and not (self._leaving and by_broker.keys() <= self._leaving.keys())
 
-    def _sys_flags(self) -> Iterator[tuple[str, int]]:
-        for topic in self.topics():
-            yield topic, next(iter(self._queues[topic].values())).topic_sys_flag
+    def is_in_cluster(self, topic: str, cluster: str) -> bool:
+        """Tell whether a set of this cluster has this topic."""
+        return not self._clusters.get(cluster, set()).isdisjoint(self._queues.get(topic, ()))
+
+    def has_flags(self, topic: str, *, unit: bool | None = None, subscribed: bool | None = None) -> bool:
+        """Tell whether the topic's first queue data carries the flags asked for; None means either."""
+        return self.is_served(topic) and _flags_are(
+            next(iter(self._queues[topic].values())).topic_sys_flag, unit, subscribed
+        )
 
     # --- an administrator's hand --------------------------------------------------------------------
 

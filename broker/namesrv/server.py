@@ -15,17 +15,20 @@ carried out and never answered.
 
 from __future__ import annotations
 
+import heapq
 import re
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeAlias
 
 import msgspec
 import structlog
 
 from broker.namesrv.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
-from broker.namesrv.registration import BadRegistration, decode_registration
+from broker.namesrv.registration import BadRegistration, registration_in_slices
 from broker.namesrv.routes import (
+    BROKERS_MAX,
     NAME_SIZE_MAX,
     QueueData,
     Registration,
@@ -37,7 +40,7 @@ from broker.namesrv.settings import LockedSetting, NamesrvSettings, as_dict, cha
 from broker.settings.java_properties import read_properties, write_properties
 from broker.state.data_version import DataVersion
 from ropewalk.codes import RequestCode, ResponseCode, request_name
-from ropewalk.format.fastjson import FastjsonError, loads
+from ropewalk.format.fastjson import FastjsonError
 from ropewalk.format.headers import (
     AddPermResponseHeader,
     BrokerHeartbeatHeader,
@@ -61,10 +64,17 @@ from ropewalk.format.headers import (
     encode_header,
 )
 from ropewalk.format.remoting import FRAME_SIZE_MAX, Command
+from ropewalk.format.sliced_json import finish, loads_at_once, loads_in_slices
 
 EXPIRE_INTERVAL_S = 5
 """Seconds between two calls of `expire`."""
 FILTER_SERVERS_MAX = 100
+ROUTE_SIZE_MAX = 1 << 20
+"""Bytes of a topic's places in a request that registers it by hand."""
+SETTINGS_SIZE_MAX = 16 << 10
+"""Bytes of changed settings."""
+NAMES_PER_STEP = 1_000
+"""Topics of a list that are sorted, judged or written before others are served."""
 BODY_SIZE_MAX = FRAME_SIZE_MAX - (64 << 10)
 """An answer leaves this much of its frame to the header."""
 
@@ -73,7 +83,9 @@ _ADDRESS = re.compile(r"[^\s:,{}\"\\]{1,253}:[0-9]{1,5}|\[[0-9A-Fa-f:.%]{2,60}\]
 
 log = structlog.get_logger("broker.namesrv")
 
-Handler = Callable[[Command, Hashable], Command]
+Answer: TypeAlias = Generator[None, None, Command]
+"""An answer in the making: each step costs the loop little, and the answer is what it returns."""
+Handler = Callable[[Command, Hashable], "Command | Answer"]
 
 
 class NameServer:
@@ -125,21 +137,27 @@ class NameServer:
 
         Never raises for what a peer sent. What our own code gets wrong is logged and answered 1.
         """
-        answer = self._answer(request, peer)
+        return finish(self.handle_in_slices(request, peer))
+
+    def handle_in_slices(self, request: Command, peer: Hashable) -> Generator[None, None, Command | None]:
+        """Carry out a request as `handle` does, a slice at each step."""
+        self.table.purge()
+        answer = yield from self._answer(request, peer)
         if len(answer.body) > BODY_SIZE_MAX:
             answer = request.reply(
                 ResponseCode.SYSTEM_ERROR, f"the answer of {len(answer.body)} bytes does not fit into a frame"
             )
         return None if request.is_oneway else answer
 
-    def _answer(self, request: Command, peer: Hashable) -> Command:
+    def _answer(self, request: Command, peer: Hashable) -> Answer:
         handler = self._handlers.get(request.code)
         if handler is None:
             return request.reply(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported"
             )
         try:
-            return handler(request, peer)
+            answer = handler(request, peer)
+            return (yield from answer) if isinstance(answer, Generator) else answer
         except (
             HeaderError,
             BadRegistration,
@@ -161,15 +179,17 @@ class NameServer:
         """Forget brokers that have been silent too long; to be called every EXPIRE_INTERVAL_S."""
         for address in self.table.expire(self._monotonic_ms()):
             log.warning("broker left", address=address, reason="it was silent too long")
+        self.table.purge()
 
     # --- brokers ------------------------------------------------------------------------------------
 
-    def _register(self, request: Command, peer: Hashable) -> Command:
+    def _register(self, request: Command, peer: Hashable) -> Answer:
         header = decode_header(RegisterBrokerHeader, request.ext)
         if header.body_crc32 and header.body_crc32 != zlib.crc32(request.body) & 0x7FFFFFFF:
             return request.reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         _check_identity(header)
-        body = decode_registration(request.body, compressed=header.compressed)
+        yield
+        body = yield from registration_in_slices(request.body, compressed=header.compressed)
         _check_filter_servers(body.filter_servers or ())
         registration = Registration(
             cluster=header.cluster_name,
@@ -186,7 +206,7 @@ class NameServer:
         )
         is_new = self.table.version_of(header.cluster_name, header.broker_addr) is None
         try:
-            accepted = self.table.register(registration, peer, self._monotonic_ms())
+            accepted = yield from self.table.register_in_slices(registration, peer, self._monotonic_ms())
         except SingleTopicRefused:
             log.warning("registration refused: one topic of an unknown broker", address=header.broker_addr)
             return request.reply(ResponseCode.SYSTEM_ERROR, "register broker failed")
@@ -221,7 +241,7 @@ class NameServer:
     def _query_version(self, request: Command, peer: Hashable) -> Command:
         """Tell a broker whether its topics would be news, so that it need not send them."""
         header = decode_header(BrokerIdentityHeader, request.ext)
-        theirs = DataVersion.from_json(loads(request.body)) if request.body else DataVersion()
+        theirs = DataVersion.from_json(loads_at_once(request.body)) if request.body else DataVersion()
         ours = self.table.version_of(header.cluster_name, header.broker_addr)
         self.table.refresh(header.cluster_name, header.broker_addr, self._monotonic_ms())
         return request.reply(
@@ -265,34 +285,52 @@ class NameServer:
 
     # --- topics -------------------------------------------------------------------------------------
 
-    def _all_topics(self, request: Command, peer: Hashable) -> Command:
-        return self._list(request, self.settings.enable_all_topic_list, self.table.topics)
+    def _all_topics(self, request: Command, peer: Hashable) -> Command | Answer:
+        return self._list(request, self.settings.enable_all_topic_list, self.table.is_served)
 
-    def _topics_of_cluster(self, request: Command, peer: Hashable) -> Command:
+    def _topics_of_cluster(self, request: Command, peer: Hashable) -> Command | Answer:
         cluster = decode_header(ClusterHeader, request.ext).cluster
         return self._list(
-            request, self.settings.enable_topic_list, lambda: self.table.topics_of_cluster(cluster)
+            request, self.settings.enable_topic_list, lambda topic: self.table.is_in_cluster(topic, cluster)
         )
 
-    def _unit_topics(self, request: Command, peer: Hashable) -> Command:
-        return self._list(request, self.settings.enable_topic_list, lambda: self.table.unit_topics(unit=True))
+    def _unit_topics(self, request: Command, peer: Hashable) -> Command | Answer:
+        return self._list_units(request, unit=True)
 
-    def _subscribed_topics(self, request: Command, peer: Hashable) -> Command:
-        return self._list(
-            request, self.settings.enable_topic_list, lambda: self.table.unit_topics(subscribed=True)
-        )
+    def _subscribed_topics(self, request: Command, peer: Hashable) -> Command | Answer:
+        return self._list_units(request, subscribed=True)
 
-    def _subscribed_ununit_topics(self, request: Command, peer: Hashable) -> Command:
+    def _subscribed_ununit_topics(self, request: Command, peer: Hashable) -> Command | Answer:
+        return self._list_units(request, unit=False, subscribed=True)
+
+    def _list_units(
+        self, request: Command, *, unit: bool | None = None, subscribed: bool | None = None
+    ) -> Command | Answer:
         return self._list(
             request,
             self.settings.enable_topic_list,
-            lambda: self.table.unit_topics(unit=False, subscribed=True),
+            lambda topic: self.table.has_flags(topic, unit=unit, subscribed=subscribed),
         )
 
-    def _list(self, request: Command, enabled: bool, topics: Callable[[], Iterable[str]]) -> Command:
+    def _list(self, request: Command, enabled: bool, wanted: Callable[[str], bool]) -> Command | Answer:
         if not enabled:
             return request.reply(ResponseCode.SYSTEM_ERROR, "disable")
-        return request.reply(ResponseCode.SUCCESS, body=_json({"topicList": list(topics())}))
+        return self._listed(request, wanted)
+
+    def _listed(self, request: Command, wanted: Callable[[str], bool]) -> Answer:
+        """Return all wanted topics in order: sorted and written by pieces, as there may be half a million."""
+        names = self.table.topic_names()
+        runs = []
+        for start in range(0, len(names), NAMES_PER_STEP):
+            runs.append(sorted(filter(wanted, names[start : start + NAMES_PER_STEP])))
+            yield
+        merged = heapq.merge(*runs)
+        texts: list[bytes] = []
+        while piece := list(islice(merged, NAMES_PER_STEP)):
+            texts.append(_json(piece)[1:-1])
+            if len(piece) == NAMES_PER_STEP:
+                yield
+        return request.reply(ResponseCode.SUCCESS, body=b'{"topicList":[%b]}' % b",".join(texts))
 
     def _system_topics(self, request: Command, peer: Hashable) -> Command:
         """Names that brokers have topics of: clusters and broker sets, and an address to ask on."""
@@ -309,12 +347,14 @@ class NameServer:
         self.table.delete_topic(header.topic, header.cluster_name or None)
         return request.reply(ResponseCode.SUCCESS)
 
-    def _register_topic(self, request: Command, peer: Hashable) -> Command:
+    def _register_topic(self, request: Command, peer: Hashable) -> Answer:
         topic = decode_header(TopicHeader, request.ext).topic
         if not 1 <= len(topic) <= NAME_SIZE_MAX:
             raise BadRegistration(f"a topic name of {len(topic)} characters")
-        body = loads(request.body) if request.body else {}
+        body = (yield from loads_in_slices(request.body, ROUTE_SIZE_MAX)) if request.body else {}
         listed = body.get("queueDatas") if isinstance(body, dict) else None
+        if isinstance(listed, list) and len(listed) > BROKERS_MAX:
+            raise BadRegistration(f"{len(listed)} queueDatas; there may be {BROKERS_MAX} brokers")
         queues = msgspec.convert(listed or [], list[QueueData], strict=False)
         self.table.register_topic(topic, queues)
         return request.reply(ResponseCode.SUCCESS)
@@ -361,6 +401,11 @@ class NameServer:
         return request.reply(ResponseCode.SUCCESS, body=_json({"table": table}))
 
     def _update_settings(self, request: Command, peer: Hashable) -> Command:
+        if len(request.body) > SETTINGS_SIZE_MAX:
+            return request.reply(
+                ResponseCode.SYSTEM_ERROR,
+                f"settings of {len(request.body)} bytes; at most {SETTINGS_SIZE_MAX} are read",
+            )
         try:
             self.settings = changed(self.settings, read_properties(request.body.decode("utf-8")))
         except LockedSetting as error:

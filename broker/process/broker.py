@@ -243,7 +243,9 @@ class BrokerProcess:
 
     def _name_server_sessions(self, name_server: NameServer) -> Callable[[Connection], Session]:
         handlers = name_server_handlers(name_server)
-        return lambda link: Session(link, handlers, name_server.closed, budget=self._budget)
+        return lambda link: Session(
+            link, handlers, name_server.closed, budget=self._budget, lane=self.broker.lane
+        )
 
     def _new_member(self, link: Connection) -> ConnectionHandler:
         # The broker that is being closed would go on to answer for its groups, on a link that the next one cannot see.

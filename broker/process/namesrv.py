@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import structlog
 import trio
@@ -24,6 +25,7 @@ from broker.process.launch import (
 from broker.process.options import NamesrvOptions
 from broker.process.service_manager import notify
 from broker.process.stop_signals import StopSignals, ignore_stop_signals
+from broker.remoting.cold_lane import ColdLane
 from broker.remoting.incoming import IncomingBudget
 from broker.remoting.session import Session
 from broker.remoting.shell import Shell
@@ -46,12 +48,13 @@ class NamesrvProcess:
         self.shell = Shell(self, connections_max=connections_max(_KEPT_FILES))
         self.name_server = NameServer(monotonic_ms)
         self._budget = IncomingBudget(now_ms=monotonic_ms)
+        self._lane = ColdLane(time.perf_counter, self.shell.loop.wake)
 
     def begin_turn(self) -> None:
-        pass
+        self._lane.begin_turn()
 
     def end_turn(self) -> None:
-        pass
+        self._lane.run()
 
     def on_wakeup(self) -> None:
         pass
@@ -65,7 +68,9 @@ class NamesrvProcess:
             return self.shell.listeners.listen(
                 options.host,
                 options.port,
-                lambda link: Session(link, handlers, self.name_server.closed, budget=self._budget),
+                lambda link: Session(
+                    link, handlers, self.name_server.closed, budget=self._budget, lane=self._lane
+                ),
                 Kind.LOOKUP,
             )
         except OSError as exc:

@@ -16,11 +16,13 @@ lives on. A oneway request is never answered, not even with an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import structlog
 
+from broker.remoting.cold_lane import ColdLane, Job, Steps
 from broker.remoting.incoming import IncomingBudget
 from broker.remoting.outbox import Link, Outbox, Wait, refuse_to_wait
 from broker.remoting.request import CommandRequest, Request
@@ -38,6 +40,7 @@ from ropewalk.format.remoting import (
     decode_frame,
     decode_json_header,
     encode_frame,
+    plain_json_header,
     split_payload,
 )
 
@@ -47,16 +50,24 @@ log = structlog.get_logger("broker.session")
 
 _TLS_HELLO = 0x16
 _REMARK_MAX = 1000
+HEADER_SIZE_MAX = 2 << 20
+HEADER_AT_ONCE_MAX = 64 << 10
+"""Bytes of a header that is read as it comes; a larger one is read by the cold lane."""
+_COLONS_MAX = 20_000
+"""Colons of such a header: there is one for each of its fields."""
 
 _Hot: TypeAlias = "Callable[[Session, Request], None]"
-_Cold: TypeAlias = "Callable[[Session, Command], Command | None]"
+Stepwise: TypeAlias = Generator[None, None, Command | None]
+"""An answer in the making: each step costs the loop little, and the answer is what it returns."""
+_Cold: TypeAlias = "Callable[[Session, Command], Command | Stepwise | None]"
 
 
 class Handlers:
     """Which request code is answered by whom.
 
     A *hot* handler gets a `Request` and owes its answers to the session's outbox. A *cold* one gets a whole
-    `CommandRequest` and returns the answer, or None where that comes later or by another way.
+    `CommandRequest` and returns the answer, or None where that comes later or by another way. One whose work is more
+    than a moment's is a generator: it yields between two slices, and is served by the cold lane (`cold_lane`).
     """
 
     def __init__(self) -> None:
@@ -109,6 +120,7 @@ class Session:
         "_first",
         "_handlers",
         "_intake",
+        "_lane",
         "_on_closed",
         "_opaque",
         "_times",
@@ -132,8 +144,12 @@ class Session:
         wait: Wait = refuse_to_wait,
         frame_size_max: int = FRAME_SIZE_MAX,
         budget: IncomingBudget | None = None,
+        lane: ColdLane | None = None,
     ) -> None:
-        """`wait` has answers wait for the log (`Outbox.after`); `times` is where answers are counted."""
+        """`wait` has answers wait for the log (`Outbox.after`); `times` is where answers are counted.
+
+        Without a `lane` each request is served to its end at once.
+        """
         self.link = link
         self.frames = FrameBuffer(frame_size_max)
         self._times = times or RpcTimes()
@@ -154,6 +170,7 @@ class Session:
         self.incoming = 0
         """Bytes of unfinished requests that are kept, as the budget knows them."""
         self.frame_began_ms = 0
+        self._lane = lane
 
     @property
     def is_open(self) -> bool:
@@ -239,46 +256,101 @@ class Session:
     def handle(self, payload: bytes) -> None:
         """Handle one request by itself, or the answer to a request of the broker's. Raises `RemoteProtocolError`."""
         serialize_type, header_bytes, body = split_payload(payload)
-        header: JsonHeader | Command
+        header: JsonHeader | Command | None
+        if len(header_bytes) > HEADER_AT_ONCE_MAX:
+            self._take_steps(payload, self._read_header(payload, serialize_type, header_bytes, body), None)
+            return
         if serialize_type == JSON:
-            header = decode_json_header(header_bytes)
+            header = plain_json_header(header_bytes)
+            if header is None:
+                self._take_steps(payload, self._read_header(payload, JSON, header_bytes, body), None)
+                return
         elif serialize_type == ROCKETMQ:
             header = decode_frame(payload)
         else:
             raise RemoteProtocolError(f"serialize type {serialize_type} is unknown")
+        steps, request = self._handle_decoded(payload, header, body)
+        if steps is not None:
+            self._take_steps(payload, steps, request)
+
+    def _handle_decoded(
+        self, payload: bytes, header: JsonHeader | Command, body: bytes
+    ) -> tuple[Steps | None, Request | None]:
+        """Handle a request that is hot; return the steps of any other one."""
         if header.flag & FrameFlag.RESPONSE:
             answered = self._calls.pop(header.opaque, None)
             if answered is not None:  # else nobody waits any more
                 answered(decode_frame(payload))
-            return
+            return None, None
         request = Request(header, body, self.outbox.read_at)
+        hot = self._handlers.hot.get(header.code)
+        if hot is None:
+            return self._handle_cold(request), request
         try:
-            hot = self._handlers.hot.get(header.code)
-            if hot is not None:
-                hot(self, request)
-                return
-            cold = self._handlers.cold.get(header.code)
+            hot(self, request)
+        except Exception as exc:
+            self._answer_failure(request, exc)
+        return None, None
+
+    def _read_header(self, payload: bytes, serialize_type: int, header_bytes: bytes, body: bytes) -> Steps:
+        """Handle a request whose header is large, or no plain JSON."""
+        size = len(header_bytes)
+        if size > HEADER_SIZE_MAX:
+            raise RemoteProtocolError(f"a header of {size} bytes; at most {HEADER_SIZE_MAX} are read")
+        if size > HEADER_AT_ONCE_MAX and len(header_bytes.split(b":", _COLONS_MAX)) > _COLONS_MAX:
+            raise RemoteProtocolError(f"a header of {size} bytes with more than {_COLONS_MAX} fields")
+        header = decode_json_header(header_bytes) if serialize_type == JSON else decode_frame(payload)
+        yield
+        steps, _request = self._handle_decoded(payload, header, body)
+        if steps is not None:
+            yield from steps
+
+    def _handle_cold(self, request: Request) -> Steps:
+        """Handle a request that is not hot."""
+        try:
+            cold = self._handlers.cold.get(request.code)
             if cold is None:
                 self.answer(
                     request,
                     ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                    f" request type {header.code} not supported",
+                    f" request type {request.code} not supported",
                 )
                 return
             answer = cold(self, self._command(request))
+            if isinstance(answer, Generator):
+                answer = yield from answer
             if answer is not None:
                 self.outbox.now(request, answer.code, encode_frame(answer))
-        except HeaderError as exc:
-            self.answer(request, ResponseCode.SYSTEM_ERROR, str(exc))
-        except RemoteProtocolError:
-            raise
-        except OSError:
-            raise  # the disk, not the request: the process decides
         except Exception as exc:
-            log.exception("a request handler failed", code=header.code, peer=self.link.peer)
-            # Whatever the text quotes, this answer has to leave: no lone surrogates, no megabytes.
-            text = f"{type(exc).__name__}: {exc}"[:_REMARK_MAX]
-            self.answer(request, ResponseCode.SYSTEM_ERROR, text.encode("utf-8", "replace").decode())
+            self._answer_failure(request, exc)
+
+    def _take_steps(self, payload: bytes, steps: Steps, request: Request | None) -> None:
+        if self._lane is None:
+            for _ in steps:
+                pass
+            return
+        refuse = partial(self._refuse_busy, request)
+        self._lane.serve(self, Job(steps, len(payload), self.outbox.read_at, refuse))
+
+    def _refuse_busy(self, request: Request | None) -> None:
+        if request is None:
+            self.link.close()  # a header that was not read has no number that an answer could name
+            return
+        remark = "[OVERLOAD]system busy, too many large requests wait"
+        self.answer(request, ResponseCode.SYSTEM_BUSY, remark)
+        self.outbox.flush()
+
+    def _answer_failure(self, request: Request, exc: Exception) -> None:
+        """Answer that a handler has failed; raises what is not of this request alone."""
+        if isinstance(exc, HeaderError):
+            self.answer(request, ResponseCode.SYSTEM_ERROR, str(exc))
+            return
+        if isinstance(exc, (RemoteProtocolError, OSError)):
+            raise exc  # the disk, not the request: the process decides
+        log.exception("a request handler failed", code=request.code, peer=self.link.peer)
+        # Whatever the text quotes, this answer has to leave: no lone surrogates, no megabytes.
+        text = f"{type(exc).__name__}: {exc}"[:_REMARK_MAX]
+        self.answer(request, ResponseCode.SYSTEM_ERROR, text.encode("utf-8", "replace").decode())
 
     def _command(self, request: Request) -> Command:
         return CommandRequest(
@@ -338,6 +410,8 @@ class Session:
         What was kept for it goes now, and not when a collector looks at it.
         """
         self.outbox.is_open = False
+        if self._lane is not None:
+            self._lane.release(self)
         self._on_closed(self)
         self._budget.count(self, 0, anew=True)
         self.frames = FrameBuffer()

@@ -189,6 +189,10 @@ class ClientRegistry:
             del self._peers[peer]
         return notifications
 
+    def check_bounds(self, peer: Hashable, data: HeartbeatData) -> None:
+        """Raise `HeartbeatRefused` if the client would hold too many groups with all of this heartbeat."""
+        self._check_bounds(self._peers.get(peer) or _Peer(), data)
+
     def unregister(
         self, peer: Hashable, *, consumer_group: str | None = None, producer_group: str | None = None
     ) -> list[Notification]:

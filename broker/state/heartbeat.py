@@ -11,13 +11,14 @@ clients send.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from broker.state.data_version import int_of
 from broker.state.subscription import SubscriptionData
 from ropewalk.format import fastjson
+from ropewalk.format.sliced_json import finish, loads_in_slices
 
 __all__ = ["BROADCASTING", "CLUSTERING", "ConsumerData", "HeartbeatData", "HeartbeatRefused"]
 
@@ -30,6 +31,8 @@ SUBSCRIPTIONS_PER_HEARTBEAT_MAX = 5_000
 """Subscriptions and their tags together."""
 NAME_SIZE_MAX = 255
 CLIENT_ID_SIZE_MAX = 1_024
+SUBSCRIPTIONS_PER_STEP = 50
+"""Subscriptions and groups that are read, or registered, before others are served."""
 
 
 class HeartbeatRefused(ValueError):
@@ -62,10 +65,15 @@ class HeartbeatData:
     @classmethod
     def decode(cls, body: bytes) -> HeartbeatData:
         """Read a client's heartbeat, in any dialect of the known clients. Raises `HeartbeatRefused`."""
+        return finish(cls.decode_in_slices(body))
+
+    @classmethod
+    def decode_in_slices(cls, body: bytes) -> Generator[None, None, HeartbeatData]:
+        """Read a heartbeat as `decode` does, a slice at each step; an ordinary one within the first step."""
         if len(body) > HEARTBEAT_SIZE_MAX:
             raise HeartbeatRefused(f"a heartbeat of {len(body)} bytes; at most {HEARTBEAT_SIZE_MAX} are read")
         try:
-            value = fastjson.loads(body)
+            value = yield from loads_in_slices(body, HEARTBEAT_SIZE_MAX)
         except fastjson.FastjsonError as exc:
             raise HeartbeatRefused(f"the heartbeat is not JSON: {exc}") from exc
         if not isinstance(value, dict):
@@ -81,9 +89,13 @@ class HeartbeatData:
                 f"{GROUPS_PER_CLIENT_MAX} of each"
             )
         budget = _Budget(SUBSCRIPTIONS_PER_HEARTBEAT_MAX)
+        read = []
+        for entry in consumers:
+            consumer = yield from _consumer(entry, budget)
+            read.append(consumer)
         return cls(
             client_id,
-            tuple(_consumer(entry, budget) for entry in consumers),
+            tuple(read),
             tuple(dict.fromkeys(_name(entry, "groupName") for entry in producers)),
             int_of(value.get("heartbeatFingerprint"), 0),
             value.get("withoutSub") is True,
@@ -93,12 +105,27 @@ class HeartbeatData:
         """Return the same heartbeat with these consumer groups only; the others may not exist."""
         return replace(self, consumers=tuple(consumers))
 
+    def parts(self) -> Iterator[HeartbeatData]:
+        """Cut a large heartbeat into several of the same meaning; an ordinary one is its only part."""
+        part: list[ConsumerData] = []
+        count = 0
+        rest = self
+        for consumer in self.consumers:
+            if part and count + len(consumer.subscriptions) > SUBSCRIPTIONS_PER_STEP:
+                yield replace(self, consumers=tuple(part), producers=())
+                part, count = [], 0
+                rest = replace(self, consumers=())
+            part.append(consumer)
+            count += 1 + len(consumer.subscriptions)
+        yield self if rest is self else replace(self, consumers=tuple(part))
+
 
 class _Budget:
     """Counts subscriptions down over a whole heartbeat: `$ref` can name one large set a thousand times."""
 
     def __init__(self, left: int) -> None:
         self.left = left
+        self.steps = 0
 
     def take(self, count: int) -> None:
         self.left -= count
@@ -108,13 +135,15 @@ class _Budget:
             )
 
 
-def _consumer(entry: dict[str, Any], budget: _Budget) -> ConsumerData:
+def _consumer(entry: dict[str, Any], budget: _Budget) -> Generator[None, None, ConsumerData]:
     wishes: list[SubscriptionData] = []
     for value in _objects(entry, "subscriptionDataSet"):
-        wish = SubscriptionData.from_json(value, _name(value, "topic"))
-        # A tag costs about as much to keep as a subscription without one.
-        budget.take(1 + max(len(wish.codes), len(wish.tags)))
-        wishes.append(wish)
+        budget.steps += 1
+        if budget.steps % SUBSCRIPTIONS_PER_STEP == 0:
+            yield
+        # A tag costs about as much to read and to keep as a subscription without one.
+        budget.take(1 + _tag_count(value))
+        wishes.append(SubscriptionData.from_json(value, _name(value, "topic")))
     return ConsumerData(
         _name(entry, "groupName"),
         _text(entry.get("consumeType"), "CONSUME_PASSIVELY"),
@@ -122,6 +151,15 @@ def _consumer(entry: dict[str, Any], budget: _Budget) -> ConsumerData:
         _text(entry.get("consumeFromWhere"), "CONSUME_FROM_LAST_OFFSET"),
         tuple(wishes),
         entry.get("unitMode") is True,
+    )
+
+
+def _tag_count(value: dict[str, Any]) -> int:
+    """Return the number of tags that an object of a subscription names, before any of them is looked at."""
+    sets = [len(items) for key in ("codeSet", "tagsSet") if isinstance(items := value.get(key), list)]
+    expression = value.get("subString")
+    return max(
+        [*sets, expression.count("||") + 1 if isinstance(expression, str) and expression != "*" else 0]
     )
 
 

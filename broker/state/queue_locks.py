@@ -11,12 +11,12 @@ an ordered message that came back later would be out of its order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from broker.state.data_version import int_of
-from ropewalk.format import fastjson
+from ropewalk.format.sliced_json import finish, loads_in_slices
 
 __all__ = ["LockRequest", "LockTable", "LockedQueue"]
 
@@ -24,6 +24,8 @@ EXPIRY_MS = 60_000
 LOCKS_MAX = 200_000
 """Of all groups together. Beyond it only queues that have a lock already can be locked."""
 BODY_SIZE_MAX = 4 << 20
+QUEUES_PER_STEP = 200
+"""Queues that are read, locked or unlocked before others are served."""
 _NAME_SIZE_MAX = 1_024
 
 
@@ -49,9 +51,14 @@ class LockRequest:
     @classmethod
     def decode(cls, body: bytes) -> LockRequest:
         """Read it. Raises ValueError, in words for the client's user."""
+        return finish(cls.decode_in_slices(body))
+
+    @classmethod
+    def decode_in_slices(cls, body: bytes) -> Generator[None, None, LockRequest]:
+        """Read it as `decode` does, a slice at each step; an ordinary one within the first step."""
         if len(body) > BODY_SIZE_MAX:
             raise ValueError(f"a lock request of {len(body)} bytes; at most {BODY_SIZE_MAX} are read")
-        value = fastjson.loads(body)
+        value = yield from loads_in_slices(body, BODY_SIZE_MAX)
         if not isinstance(value, dict):
             raise ValueError("the body of a lock request is a JSON object")
         queues = value.get("mqSet")
@@ -59,9 +66,18 @@ class LockRequest:
             queues = []  # as fastjson writes an empty set now and then
         if not isinstance(queues, list):
             raise ValueError("mqSet of a lock request is a list")
-        return cls(
-            _name(value, "consumerGroup"), _name(value, "clientId"), tuple(_queue(queue) for queue in queues)
-        )
+        group, client_id = _name(value, "consumerGroup"), _name(value, "clientId")
+        wanted: list[LockedQueue] = []
+        for queue in queues:
+            if len(wanted) % QUEUES_PER_STEP == QUEUES_PER_STEP - 1:
+                yield
+            wanted.append(_queue(queue))
+        return cls(group, client_id, tuple(wanted))
+
+    def parts(self) -> Iterator[LockRequest]:
+        """Cut a request for many queues into several; one for few is its only part."""
+        for start in range(0, len(self.queues) or 1, QUEUES_PER_STEP):
+            yield LockRequest(self.group, self.client_id, self.queues[start : start + QUEUES_PER_STEP])
 
 
 def _name(value: dict[str, Any], field: str) -> str:

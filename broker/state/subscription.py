@@ -26,6 +26,8 @@ TAG = "TAG"
 SQL92 = "SQL92"
 EXPRESSION_SIZE_MAX = 65_536
 """Characters. A header has to fit its frame anyway; this is the most that one pull may ask to split."""
+TAGS_MAX = 5_000
+"""Tags of one expression: each is hashed."""
 
 
 class SubscriptionParseError(ValueError):
@@ -59,6 +61,8 @@ class SubscriptionData:
             return cls(topic, ALL, version=version, expression_type=kind)
         if len(expression) > EXPRESSION_SIZE_MAX:
             raise SubscriptionParseError(f"a subscription of {len(expression)} characters is too long")
+        if expression.count("||") >= TAGS_MAX:
+            raise SubscriptionParseError(f"a subscription of more than {TAGS_MAX} tags")
         tags = _split(expression)
         if not tags:
             raise SubscriptionParseError(f"the subscription {expression!r} of topic {topic} names no tag")

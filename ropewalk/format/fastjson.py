@@ -74,7 +74,7 @@ def loads(data: bytes | bytearray | memoryview | str, *, references: bool = True
     except RecursionError:
         raise FastjsonError("JSON is nested too deeply") from None
     if raw.count(b"{") + raw.count(b"[") > DEPTH_MAX:
-        _check_depth(value)
+        check_depth(value)
     if references and b"$ref" in raw:
         return _References(value).resolved()
     return value
@@ -147,7 +147,8 @@ def _loads(raw: bytes) -> Any:
     return _Reader(text).document()
 
 
-def _check_depth(value: Any) -> None:
+def check_depth(value: Any) -> None:
+    """Raise `FastjsonError` for a value with more than `DEPTH_MAX` containers within each other."""
     level = [value] if isinstance(value, (dict, list)) else []
     for _ in range(DEPTH_MAX):
         level = [

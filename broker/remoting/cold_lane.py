@@ -1,0 +1,163 @@
+"""The cold lane: requests that are not hot are served for a few milliseconds a turn, whoever sends them.
+
+A send or a pull is served as it comes. Everything else (heartbeats, locks, administrators' requests, the name
+server's codes) and every header in fastjson's dialect may cost more, and one read can hold hundreds of them. So each is
+a job in steps (a generator that yields between two slices), and all jobs of a turn together have `TURN_S`:
+
+    time left, and nothing of its session waits    the job runs at once, as far as the time allows
+    else                                           it waits for the next turn, which comes at once
+
+Sessions take turns, a step each; the jobs of one session keep their order. What waits has a bound; when it is reached,
+the session with most bytes in it is told that the broker is busy.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import structlog
+
+from ropewalk.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from broker.remoting.session import Session
+
+__all__ = ["ColdLane", "Job", "Steps"]
+
+log = structlog.get_logger("broker.serve")
+
+TURN_S: Final = 0.002
+"""The time of a turn after which no further step of a job is begun."""
+WAITING_SIZE_MAX: Final = 64 << 20
+"""Bytes of requests that wait; a large frame is 16 MiB."""
+
+Steps: TypeAlias = Generator[None, None, None]
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request that is served in steps."""
+
+    steps: Steps
+    size: int
+    """Bytes of the request."""
+    read_at: float
+    """When it had been read, by the clock of `rpc_times`."""
+    refuse: Callable[[], None]
+    """Answer that the broker is busy."""
+
+
+class _Queue:
+    """The waiting jobs of one session, none of them empty, and the sum of their sizes."""
+
+    __slots__ = ("jobs", "size")
+
+    def __init__(self) -> None:
+        self.jobs: deque[Job] = deque()
+        self.size = 0
+
+
+class ColdLane:
+    """The jobs of all sessions of a loop."""
+
+    def __init__(self, clock: Callable[[], float], wake: Callable[[], None]) -> None:
+        """`clock` tells seconds; `wake` has the loop begin another turn soon."""
+        self._clock = clock
+        self._wake = wake
+        self._left_s = TURN_S
+        self._running: Job | None = None
+        self._queues: OrderedDict[Session, _Queue] = OrderedDict()
+        """The sessions with waiting jobs, the one that is next first."""
+        self.size = 0
+        """Bytes of all waiting requests."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether jobs wait for another turn."""
+        return bool(self._queues)
+
+    def begin_turn(self) -> None:
+        """Begin a turn, with all of its time left. HOT."""
+        self._left_s = TURN_S
+
+    def serve(self, session: Session, job: Job) -> None:
+        """Serve a job at once, as far as the time of this turn allows; the rest of it waits."""
+        if self._left_s <= 0 or session in self._queues or not self._advance(job):
+            self._add(session, job)
+
+    def run(self) -> None:
+        """Serve waiting jobs with the time that is left of this turn; before it ends."""
+        queues = self._queues
+        while queues and self._left_s > 0:
+            session, queue = next(iter(queues.items()))
+            job = queue.jobs[0]
+            session.outbox.read_at = job.read_at
+            try:
+                is_done = self._advance(job, one_step=True)
+            except RemoteProtocolError as exc:
+                log.warning("hung up", peer=session.link.peer, reason=str(exc))
+                session.link.close()
+                self.release(session)
+                continue
+            finally:
+                session.outbox.flush()
+            if session not in queues:  # the job closed its own connection
+                continue
+            queues.move_to_end(session)
+            if is_done:
+                queue.jobs.popleft()
+                self._remove(session, queue, job)
+        if queues:
+            self._wake()
+
+    def release(self, session: Session) -> None:
+        """Forget the jobs of a session that is gone."""
+        queue = self._queues.pop(session, None)
+        if queue is not None:
+            self.size -= queue.size
+            for job in queue.jobs:
+                if job is not self._running:  # a request may close the connection that it came by
+                    job.steps.close()
+
+    def _advance(self, job: Job, *, one_step: bool = False) -> bool:
+        """Take steps of a job while there is time; return whether it is done."""
+        clock = self._clock
+        began = clock()
+        self._running = job
+        try:
+            while True:
+                next(job.steps)
+                if one_step or clock() - began >= self._left_s:
+                    return False
+        except StopIteration:
+            return True
+        finally:
+            self._running = None
+            self._left_s -= clock() - began
+
+    def _add(self, session: Session, job: Job) -> None:
+        queue = self._queues.get(session)
+        if queue is None:
+            queue = self._queues[session] = _Queue()
+            if len(self._queues) == 1:
+                self._wake()
+        queue.jobs.append(job)
+        queue.size += job.size
+        self.size += job.size
+        while self.size > WAITING_SIZE_MAX:
+            largest = max(self._queues, key=lambda one: self._queues[one].size)
+            shed = self._queues[largest]
+            last = shed.jobs.pop()
+            last.steps.close()
+            self._remove(largest, shed, last)
+            last.refuse()
+
+    def _remove(self, session: Session, queue: _Queue, job: Job) -> None:
+        queue.size -= job.size
+        self.size -= job.size
+        if not queue.jobs:
+            del self._queues[session]
+        assert self.size >= queue.size >= 0, (self.size, queue.size)

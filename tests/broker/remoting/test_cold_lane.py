@@ -1,0 +1,154 @@
+"""Requests that are not hot have a few milliseconds a turn together, whoever sends them and how many."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from broker.remoting import cold_lane
+from broker.remoting.cold_lane import TURN_S, ColdLane
+from broker.remoting.session import Handlers, Session
+from ropewalk.codes import ResponseCode
+from ropewalk.errors import RemoteProtocolError
+from ropewalk.format.remoting import Command, FrameBuffer, decode_frame, encode_frame
+from tests.support.links import FakeLink
+
+STEP_S = TURN_S / 4
+
+
+class World:
+    """A lane, and sessions whose code 1 takes as many steps as its body says; each takes a quarter of a turn."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.wakes = 0
+        self.steps: list[int] = []
+        self.lane = ColdLane(lambda: self.now_s, self._wake)
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def session(self, port: int = 1) -> tuple[Session, FakeLink]:
+        handlers, link = Handlers(), FakeLink(("127.0.0.1", port))
+        handlers.cold[1] = self._work
+        handlers.hot[2] = lambda session, request: session.answer(request, 0, "hot")
+        return Session(link, handlers, lambda session: None, lane=self.lane), link
+
+    def _work(self, session: Session, request: Command) -> Generator[None, None, Command]:
+        for _ in range(int(request.body[:8])):
+            self.steps.append(request.opaque)
+            self.now_s += STEP_S
+            yield
+        if request.body.endswith(b"bad"):
+            raise RemoteProtocolError("bad")
+        return request.reply(ResponseCode.SUCCESS)
+
+    def turn(self) -> None:
+        self.lane.run()
+        self.lane.begin_turn()
+
+
+def work(steps: int, opaque: int, more: bytes = b"") -> bytes:
+    return encode_frame(Command(1, {}, b"%8d" % steps + more, opaque=opaque))
+
+
+def answered(link: FakeLink) -> list[int]:
+    data, link.sent = bytes(link.sent), bytearray()
+    return [decode_frame(payload).opaque for payload in FrameBuffer().feed(data)]
+
+
+def test_a_short_request_is_answered_in_its_turn() -> None:
+    world = World()
+    session, link = world.session()
+    session.receive(work(1, 7))
+    assert answered(link) == [7]
+    assert not world.wakes
+
+
+def test_a_long_request_takes_the_time_of_a_turn_and_goes_on_in_the_next() -> None:
+    world = World()
+    session, link = world.session()
+    session.receive(work(9, 7))
+    assert len(world.steps) == 4
+    assert world.wakes == 1
+    world.turn()  # nothing is left of the turn that it began in
+    assert len(world.steps) == 4
+    world.turn()
+    world.turn()
+    assert answered(link) == [7]
+    assert not world.lane.is_waiting
+    assert world.lane.size == 0
+
+
+def test_a_hundred_requests_of_one_read_share_one_turn_and_sends_go_past_them() -> None:
+    world = World()
+    session, link = world.session()
+    session.receive(b"".join(work(1, n) for n in range(100)) + encode_frame(Command(2, {}, b"", opaque=200)))
+    assert len(world.steps) == 4
+    assert answered(link) == [0, 1, 2, 200]
+    for _ in range(40):
+        world.turn()
+    assert answered(link) == list(range(3, 100))
+
+
+def test_sessions_take_turns_and_one_with_much_delays_no_other() -> None:
+    world = World()
+    greedy, _ = world.session(1)
+    greedy.receive(b"".join(work(50, n) for n in range(50)))
+    modest, link = world.session(2)
+    modest.receive(work(1, 99))
+    world.turn()
+    world.turn()
+    assert answered(link) == [99]
+
+
+def test_when_too_much_waits_the_session_with_most_of_it_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_lane, "WAITING_SIZE_MAX", 100_000)
+    world = World()
+    greedy, greedy_link = world.session(1)
+    modest, modest_link = world.session(2)
+    for n in range(10):
+        greedy.receive(work(9, n, b"x" * 9_000))
+    modest.receive(work(9, 77, b"x" * 30_000))
+    data = bytes(greedy_link.sent)
+    answers = [decode_frame(payload) for payload in FrameBuffer().feed(data)]
+    assert {answer.code for answer in answers} == {ResponseCode.SYSTEM_BUSY}
+    assert "too many large requests" in (answers[0].remark or "")
+    assert not modest_link.sent
+    assert world.lane.size <= 100_000
+
+
+def test_a_connection_that_ends_takes_its_requests_along() -> None:
+    world = World()
+    session, _link = world.session()
+    session.receive(work(9, 1) + work(9, 2))
+    session.closed()
+    steps = len(world.steps)
+    world.turn()
+    world.turn()
+    assert len(world.steps) == steps
+    assert world.lane.size == 0
+
+
+def test_bytes_that_are_no_request_close_their_connection_in_a_later_turn_too() -> None:
+    world = World()
+    session, link = world.session()
+    session.receive(work(9, 1, b"bad"))
+    for _ in range(4):
+        world.turn()
+    assert link.closed
+    assert not world.lane.is_waiting
+
+
+def test_a_header_that_is_no_plain_json_is_a_request_of_the_lane() -> None:
+    world = World()
+    session, link = world.session()
+    session.receive(work(9, 1))
+    header = b"{code:2,opaque:5}"
+    frame = (len(header) + 4).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header
+    session.receive(frame)
+    assert not link.sent
+    for _ in range(5):
+        world.turn()
+    assert sorted(answered(link)) == [1, 5]
