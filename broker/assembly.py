@@ -19,6 +19,7 @@ from broker.state.topics import TopicTable
 from broker.timers.delay_service import DelayService
 from broker.timers.timer_service import TimerService
 from broker.waiting.catch_up_pulls import CatchUpPulls
+from broker.waiting.held_pulls import PullHold
 from broker.waiting.pending_acks import AckQueue
 from ropewalk.format.record import encode_host
 from store.io.disk import Disk
@@ -80,4 +81,5 @@ def new_context(
         ),
         acks=AckQueue(statistics.rpc),
         catch_up_pulls=CatchUpPulls(config.catch_up_read_ratio, clock),
+        held_pulls=PullHold(clock, wake),
     )

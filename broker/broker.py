@@ -382,6 +382,8 @@ class Broker:
             for queue in woken:
                 if queue.held is not None:
                     self.held_pulls.arrived(queue)
+        if self.held_pulls.is_busy:
+            self.held_pulls.run()
         self.acknowledgement.complete()
 
     def on_priority_served(self) -> None:

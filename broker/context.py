@@ -90,11 +90,11 @@ class BrokerContext:
     timers: TimerService
     acks: AckQueue
     catch_up_pulls: CatchUpPulls
+    held_pulls: PullHold
     topics_changed: Callable[[], None] = lambda: None
     """Has name servers and the config file hear of changed topics when this turn ends; replaced by the broker."""
     find_route: FindRoute = field(init=False)
     """Finds the queues of a topic on all brokers: `own_route`, until a process has name servers to ask."""
-    held_pulls: PullHold = field(default_factory=PullHold)
     client_calls: ClientCalls = field(default_factory=ClientCalls)
     locks: LockTable = field(default_factory=LockTable)
     request_modes: RequestModes = field(default_factory=RequestModes)

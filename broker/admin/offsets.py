@@ -269,7 +269,7 @@ class AdminOffsets:
         queue = broker.store.find_queue(topic, queue_id)
         # A pull that waits, or a group that is online: a consumer reads ahead, and its next pull may well ask for the
         # very place where it is sent while it still has messages that the administrator wants passed over.
-        is_held = queue is not None and any(held.group == group for held in queue.held or ())
+        is_held = queue is not None and any(held.group == group for held in broker.held_pulls.of_queue(queue))
         is_read = is_held or broker.clients.consumer_group(group) is not None
         try:
             broker.offsets.reset(group, topic, queue_id, offset, is_read=is_read)

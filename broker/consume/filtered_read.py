@@ -13,7 +13,7 @@ served others in between. A chunk that needs the disk comes later, as any read d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final
 
@@ -195,6 +195,14 @@ class _Scan:
 
 
 _SCANNED: Final = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING)
+
+
+def all_properties(piece: bytes | memoryview) -> Iterator[bytes]:
+    """Yield the property text of each of these records."""
+    at = 0
+    while at < len(piece):
+        yield properties_at(piece, at)
+        at += int.from_bytes(piece[at : at + 4], "big")
 
 
 def properties_at(data: bytes | memoryview, at: int) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.consume.fast.header_template import PullTemplates, bytes_max_of
-from broker.consume.filtered_read import FilteredReader
+from broker.consume.filtered_read import SCAN_BYTES_MAX, FilteredReader, all_properties
 from broker.consume.filters import FilterTable
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Request, Session
@@ -111,6 +111,7 @@ class PullProcessor:
         self.commit: Callable[[str, str, int, int], object] = offsets.commit
         """Take the offset that a pull commits: group, topic, queue id, offset. Raises ValueError where none can be."""
         self._limits = limits
+        hold.properties_of = self._properties_of
         self.configure(rules)
 
     def configure(self, rules: PullRules) -> None:
@@ -161,6 +162,7 @@ class PullProcessor:
             wanted,
             scanned=header.queue_offset,
             group=group,
+            codes=None if subscription.wants_all or wanted is not None else subscription.codes,
         )
         suspend = header.sys_flag & PullSysFlag.SUSPEND and header.suspend_timeout_millis > 0
         if suspend:
@@ -301,6 +303,18 @@ class PullProcessor:
             )
         return known
 
+    def _properties_of(self, queue: ConsumeQueue, start: int, end: int) -> list[bytes] | None:
+        """Return the property texts of messages by their queue offsets, if all of them are in memory."""
+        texts: list[bytes] = []
+        while start < end:
+            found = self._reader.find_resident(queue, start, end - start, SCAN_BYTES_MAX)
+            if found is None:
+                return None
+            for piece in found[0]:
+                texts += all_properties(piece)
+            start += found[1]
+        return texts
+
     # -- reading and waiting -------------------------------------------------------------------------
 
     def _read(self, held: HeldPull, *, may_hold: bool) -> None:
@@ -336,7 +350,11 @@ class PullProcessor:
 
     def _hold_instead(self, held: HeldPull, result: GetResult) -> bool:
         """Hold the pull if there is nothing for it yet; return whether it is held."""
-        if not held.session.is_open or self._hold.is_full or held.deadline_ms <= self._monotonic_ms():
+        if (
+            not held.session.is_open
+            or not self._hold.admits(held.session)
+            or held.deadline_ms <= self._monotonic_ms()
+        ):
             return False
         limits = self._limits
         if not limits.is_leader and (limits.has_master or result.status is GetStatus.OFFSET_OVERFLOW_BADLY):
@@ -387,7 +405,7 @@ class PullProcessor:
 
     def _answer(self, held: HeldPull, result: GetResult) -> None:
         has_waited = held in held.session.held
-        held.session.held.discard(held)
+        held.session.held.pop(held, None)
         self._respond(held.session, held.request, held.queue, held.group, held.offset, result, has_waited)
 
     def _respond(
@@ -459,7 +477,7 @@ class PullProcessor:
     def _answer_now(self, held: HeldPull, code: int, frame: bytes) -> None:
         session = held.session
         has_waited = held in session.held
-        session.held.discard(held)
+        session.held.pop(held, None)
         session.outbox.send_frame(held.request, code, frame, long_polling=has_waited)
 
     def _refuse(

@@ -156,8 +156,8 @@ class Session:
         self.outbox = Outbox(link, self._times, wait)
         self.fast: Any = None
         """The templates that the intake keeps of this client; only the intake reads them."""
-        self.held: set[Hashable] = set()
-        """Requests of this session that are held elsewhere, for whoever holds them."""
+        self.held: dict[Hashable, None] = {}
+        """Requests of this session that are held elsewhere, oldest first, for whoever holds them."""
         self._handlers = handlers
         self._intake = intake
         self._on_closed = on_closed

@@ -1,17 +1,28 @@
 """Hold pulls that found nothing until the next message of their queue: long polling.
 
-A held pull hangs on its queue. When the queue becomes longer, the pump reads for it again in the same turn and
-answers if something matches; when its time is over it is read for once more and answered whatever comes. Exactly one
-of arrival, expiry and the end of the connection takes a hold off its queue, and all three happen on the loop, so
-none can be lost between them.
+A held pull hangs on its queue, in the group of those with the same filter. When the queue becomes longer, the pump
+reads again and answers if something matches; when a pull's time is over it is read for once more and answered whatever
+comes. Exactly one of arrival, expiry and the end of the connection takes a hold off its queue, and all three happen on
+the loop, so none can be lost between them.
+
+    few holds on the queue    all are read for in the turn of the message
+    many                      the new entries are tested once for each filter, and only the groups of filters that may
+                              match are read for; as many in a turn as `TURN_S` allows, the rest in the next ones
+
+Whole clusters wait here, and so do strangers. Once half of `HOLDS_MAX` waits, a connection may have
+`HOLDS_PER_SESSION_MAX`; when all are taken, the connection with most of them has some answered before their time.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator, Hashable, Iterable
 from dataclasses import dataclass, field
-from itertools import count
+from functools import partial
+from itertools import count, islice
+from struct import Struct
+from typing import Final
 
 from broker.remoting.request import Request
 from broker.remoting.session import Session
@@ -19,7 +30,23 @@ from ropewalk.filter import PropertyFilter
 from store.queues.consume_queue import ConsumeQueue
 
 HOLDS_MAX = 100_000
+HOLDS_PER_SESSION_MAX = 1_000
+"""Holds of a connection while more than half of `HOLDS_MAX` are taken."""
+_EVICTED: Final = 100
+"""Holds of the connection with most that are answered before their time when there is no room."""
+FEW: Final = 32
+"""Holds of a queue that are read for at once."""
+TURN_S: Final = 0.001
+"""The time of a turn after which no further hold is read for, where there are many."""
+ENTRIES_MAX: Final = 1_000
+"""New entries that are tested at once."""
 _DEADLINES_SLACK = 1000
+_TAG_CODE: Final = Struct(">12xq").iter_unpack
+
+Steps = Generator[None, None, None]
+Filter = PropertyFilter | frozenset[int] | None
+"""What a group of holds waits for: messages by their properties, by their tag codes, or all."""
+PropertiesOf = Callable[[ConsumeQueue, int, int], "list[bytes] | None"]
 
 
 @dataclass(slots=True, eq=False)
@@ -41,24 +68,67 @@ class HeldPull:
     group: str = field(default="")
     scanned: int = field(default=0)
     """The queue offset to read on from: `offset`, or behind entries that are known not to match."""
+    codes: frozenset[int] | None = field(default=None)
+    """The tag codes that `matches` lets through."""
     waiting: bool = field(default=False)
     timed: bool = field(default=False)
     """Whether its deadline stands in the heap, where it is found again after a read that took a reader thread."""
 
 
+@dataclass(slots=True)
+class _Holds:
+    """The holds of one queue by filter, oldest first; none of the groups is empty."""
+
+    tested: int
+    """The queue offset through which each group's filter was tested, or was read for as its holds came."""
+    groups: dict[Filter, dict[HeldPull, None]] = field(default_factory=dict)
+    size: int = 0
+    is_waking: bool = False
+    """Whether a wake-up goes on over turns."""
+
+
 class PullHold:
     """The held pulls of all queues, and their deadlines."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = lambda: 0.0, wake: Callable[[], None] = lambda: None
+    ) -> None:
+        """`clock` tells seconds; `wake` has the loop begin another turn soon."""
+        self._clock = clock
+        self._wake = wake
+        self.properties_of: PropertiesOf = lambda queue, start, end: None
+        """Returns the property texts of messages that are in memory, by queue offsets; None where they are not."""
         self._deadlines: list[tuple[int, int, HeldPull]] = []
         """A heap by deadline, with every waiting pull in it; one that was answered before its time may stay a while."""
         self._order = count()
+        self._due_ms = -1
+        """Deadlines up to this time are over."""
+        self._work: deque[Steps] = deque()
+        """What takes more than a turn: wake-ups of many holds, and ends of connections with many."""
         self.size = 0
-        """Pulls that wait: each stands in `held` of its queue, and is marked `waiting`, and no other is either."""
+        """Pulls that wait: each stands in a group of its queue, and is marked `waiting`, and no other is either."""
 
-    @property
-    def is_full(self) -> bool:
-        return self.size >= HOLDS_MAX
+    def admits(self, session: Session) -> bool:
+        """Tell whether another pull of this connection may wait; makes room where one with many holds is in the way."""
+        if self.size < HOLDS_MAX // 2:
+            return True
+        if len(session.held) >= HOLDS_PER_SESSION_MAX:
+            return False
+        if self.size >= HOLDS_MAX:
+            self._make_room()
+        return self.size < HOLDS_MAX
+
+    def _make_room(self) -> None:
+        """Answer the oldest holds of the connection with most before their time, if it has many."""
+        sessions = {held.session for _, _, held in self._deadlines if held.waiting}
+        greedy = max(sessions, key=lambda session: len(session.held), default=None)
+        if greedy is not None and len(greedy.held) > _EVICTED:
+            oldest = islice(
+                (one for one in greedy.held if isinstance(one, HeldPull) and one.waiting), _EVICTED
+            )
+            for held in list(oldest):
+                self._unpark(held)
+                held.answer(held, True)
 
     def park(self, held: HeldPull) -> None:
         """Let a pull wait. A message that became readable since its read wakes it at the end of this turn."""
@@ -66,10 +136,16 @@ class PullHold:
         held.waiting = True
         self.size += 1
         held.request.forget()
-        if held.queue.held is None:
-            held.queue.held = {}
-        held.queue.held[held] = None
-        held.session.held.add(held)
+        holds = held.queue.held
+        if holds is None:
+            holds = held.queue.held = _Holds(held.queue.readable)
+        group = holds.groups.get(_filter_of(held))
+        if group is None:
+            holds.groups[_filter_of(held)] = {held: None}
+        else:
+            group[held] = None
+        holds.size += 1
+        held.session.held[held] = None
         if not held.timed:
             held.timed = True
             heapq.heappush(self._deadlines, (held.deadline_ms, next(self._order), held))
@@ -87,47 +163,181 @@ class PullHold:
         heapq.heapify(keep)
         self._deadlines = keep
 
+    # -- arrival ---------------------------------------------------------------------------------------
+
     def arrived(self, queue: ConsumeQueue) -> None:
-        """Read again for the pulls of a queue of which messages became readable."""
-        waiting, queue.held = queue.held, None
-        for held in waiting or ():
-            assert held.waiting, "the queue held a pull that was answered"
-            held.waiting = False
-            self.size -= 1
-            held.answer(held, False)
+        """Read again for the pulls of a queue of which messages became readable; `run` goes on where there are many."""
+        holds: _Holds = queue.held
+        if holds.size > FEW or holds.is_waking:
+            if not holds.is_waking:
+                holds.is_waking = True
+                holds.tested = min(holds.tested, queue.readable - 1)  # the queue may have been cut
+                self._work.append(self._wake_up(queue, holds))
+            return
+        queue.held = None
+        for group in holds.groups.values():
+            for held in group:
+                assert held.waiting, "the queue held a pull that was answered"
+                held.waiting = False
+                self.size -= 1
+                held.answer(held, False)
         assert self.size >= 0, self.size
+
+    def _wake_up(self, queue: ConsumeQueue, holds: _Holds) -> Steps:
+        """Test the new entries of a queue by each filter, and read for the pulls that they may match."""
+        while holds.tested < queue.readable and queue.held is holds:
+            start, end = holds.tested, min(queue.readable, holds.tested + ENTRIES_MAX)
+            entries = _Entries(queue, start, end, self.properties_of)
+            for key in list(holds.groups):
+                group = holds.groups.get(key)
+                if group is not None and entries.may_match(key):
+                    # Those that are held anew meanwhile have read these entries, and stand behind the others.
+                    for held in list(group):
+                        if held.waiting:
+                            self._unpark(held)
+                            held.scanned = max(held.scanned, start)
+                            held.answer(held, False)
+                            yield
+                yield
+            holds.tested = end
+        holds.is_waking = False
+        if not holds.size and queue.held is holds:
+            queue.held = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether `run` has something to do."""
+        return bool(self._work) or self._has_due
+
+    @property
+    def _has_due(self) -> bool:
+        return bool(self._deadlines) and self._deadlines[0][0] <= self._due_ms
+
+    def run(self) -> None:
+        """Go on with what takes more than a turn, for a part of this one; before it ends."""
+        clock, work = self._clock, self._work
+        until = clock() + TURN_S
+        while self._has_due and clock() < until:
+            self._expire_first()
+        while work and clock() < until:
+            steps = work[0]
+            try:
+                while True:
+                    next(steps)
+                    if clock() >= until:
+                        break
+            except StopIteration:
+                work.popleft()
+            else:
+                work.rotate(-1)
+        if self.is_busy:
+            self._wake()
+
+    # -- other ends ------------------------------------------------------------------------------------
 
     def dismiss(self, queue: ConsumeQueue, group: str | None = None) -> None:
         """Answer the pulls of a queue (of one group, if named) as if their time were over."""
-        for held in list(queue.held or ()):
-            if group is None or held.group == group:
-                self._unpark(held)
-                held.answer(held, True)
+        wanted = [held for held in self.of_queue(queue) if group is None or held.group == group]
+        self._dismiss(wanted[:FEW])
+        if len(wanted) > FEW:
+            self._work.append(self._dismiss_in_steps(wanted[FEW:]))
+            self._wake()
 
-    def expire(self, now_ms: int) -> None:
-        """Answer every pull whose time is over."""
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][0] <= now_ms:
-            held = heapq.heappop(deadlines)[2]
-            held.timed = False
+    def _dismiss(self, dismissed: Iterable[HeldPull]) -> None:
+        for held in dismissed:
             if held.waiting:
                 self._unpark(held)
                 held.answer(held, True)
 
+    def _dismiss_in_steps(self, dismissed: list[HeldPull]) -> Steps:
+        for held in dismissed:
+            self._dismiss((held,))
+            yield
+
+    @staticmethod
+    def of_queue(queue: ConsumeQueue) -> Iterable[HeldPull]:
+        """Return the pulls that wait on a queue."""
+        holds: _Holds | None = queue.held
+        return (held for group in holds.groups.values() for held in group) if holds is not None else ()
+
+    def expire(self, now_ms: int) -> None:
+        """Answer every pull whose time is over; where there are many, `run` goes on in the next turns."""
+        self._due_ms = now_ms
+        until = self._clock() + TURN_S
+        answered = 0
+        while self._has_due:
+            self._expire_first()
+            answered += 1
+            if answered >= FEW and self._clock() >= until:
+                self._wake()
+                break
+
+    def _expire_first(self) -> None:
+        held = heapq.heappop(self._deadlines)[2]
+        held.timed = False
+        if held.waiting:
+            self._unpark(held)
+            held.answer(held, True)
+
     def release(self, session: Session) -> None:
         """Forget the pulls of a session that is gone."""
-        for held in session.held:
+        gone, session.held = session.held, {}
+        if len(gone) <= FEW:
+            self._forget(gone)
+        else:
+            self._work.append(self._forget_in_steps(gone))
+            self._wake()
+
+    def _forget(self, gone: Iterable[Hashable]) -> None:
+        for held in gone:
             if isinstance(held, HeldPull) and held.waiting:
                 self._unpark(held)
-        session.held.clear()
+
+    def _forget_in_steps(self, gone: dict[Hashable, None]) -> Steps:
+        while gone:
+            self._forget([gone.popitem()[0] for _ in range(min(FEW, len(gone)))])
+            yield
 
     def _unpark(self, held: HeldPull) -> None:
-        holders = held.queue.held
-        assert held.waiting and holders is not None and held in holders, (
+        holds: _Holds | None = held.queue.held
+        key = _filter_of(held)
+        assert held.waiting and holds is not None and held in holds.groups[key], (
             "a pull that waits stands in its queue"
         )
         held.waiting = False
         self.size -= 1
-        del holders[held]
-        if not holders:
+        holds.size -= 1
+        group = holds.groups[key]
+        del group[held]
+        if not group:
+            del holds.groups[key]
+        if not holds.size and not holds.is_waking:
             held.queue.held = None
+
+
+def _filter_of(held: HeldPull) -> Filter:
+    """Return the filter by which a hold is grouped; None for everything."""
+    return held.wanted if held.wanted is not None else held.codes
+
+
+class _Entries:
+    """New entries of a queue, and what filters say about them."""
+
+    def __init__(self, queue: ConsumeQueue, start: int, end: int, properties_of: PropertiesOf) -> None:
+        entries = queue.entries_nowait(start, end - start)
+        self._codes: frozenset[int] | None = None
+        if entries is not None and len(entries) == 20 * (end - start):
+            self._codes = frozenset(code for (code,) in _TAG_CODE(entries))
+        self._read: Callable[[], list[bytes] | None] = partial(properties_of, queue, start, end)
+        self._properties: list[bytes] | None = None
+        self._is_read = False
+
+    def may_match(self, key: Filter) -> bool:
+        """Tell whether a filter may let one of the entries through; True where that would take a read of the disk."""
+        if key is None:
+            return True
+        if isinstance(key, frozenset):
+            return self._codes is None or not key.isdisjoint(self._codes)
+        if not self._is_read:
+            self._is_read, self._properties = True, self._read()
+        return self._properties is None or any(map(key.matches, self._properties))

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from broker.consume.pull import PullProcessor
+from broker.state.subscription import SubscriptionData
 from broker.state.topics import TopicConfig
 from broker.waiting import held_pulls as pull_hold
 from ropewalk.codes import PullSysFlag, RequestCode, ResponseCode
@@ -442,3 +444,151 @@ def test_a_oneway_pull_is_never_answered_and_leaves_nothing(
     running.tick(20_000)
     assert client.answers() == []
     assert running.broker.held_pulls.size == 0
+
+
+# -- many holds of one queue: the work of a message is counted, and not its time ------------------------------------
+
+
+class Work:
+    """A clock that moves with each pull that is read for, so that a turn has time for so many."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, per_turn: int) -> None:
+        self.now_s = 0.0
+        self.reads = 0
+        self.tests = 0
+        step = pull_hold.TURN_S / per_turn
+        answer = PullProcessor._read_again
+
+        def read_again(processor: PullProcessor, held: pull_hold.HeldPull, last: bool) -> None:
+            self.reads += 1
+            self.now_s += step
+            answer(processor, held, last)
+
+        def matches(wish: SubscriptionData, tags_code: int) -> bool:
+            self.tests += 1
+            return tags_code in wish.codes
+
+        monkeypatch.setattr(PullProcessor, "_read_again", read_again)
+        monkeypatch.setattr(SubscriptionData, "matches", matches)
+
+    def clock(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    return Work(monkeypatch, per_turn=50)
+
+
+@pytest.fixture
+def crowd(start_broker: StartBroker, work: Work) -> InProcess:
+    running = start_broker()
+    running.broker.topics.update(TopicConfig("T", 4, 4), START_MS)
+    running.broker.held_pulls._clock = work.clock
+    return running
+
+
+def test_a_message_that_no_filter_wants_is_read_for_none_of_ten_thousand_holds(
+    crowd: InProcess, work: Work
+) -> None:
+    clients = [crowd.connect() for _ in range(100)]
+    for number in range(10_000):
+        hold(clients[number % 100], subscription=f"never{number % 7}")
+    producer, before = crowd.connect(), work.tests
+    for _ in range(3):
+        producer.send("T", properties="TAGS\x01other\x02")
+        crowd.turn()
+    assert work.reads == 0
+    assert work.tests - before == 0
+    assert crowd.broker.held_pulls.size == 10_000
+
+
+def test_a_thousand_holds_that_want_a_message_are_answered_over_turns_and_each_once(
+    crowd: InProcess, work: Work
+) -> None:
+    clients = [crowd.connect() for _ in range(100)]
+    for number in range(1_000):
+        hold(clients[number % 100], subscription="a" if number % 2 else "*")
+    before = work.reads
+    crowd.connect().feed(request(V2, send_ext("T", properties="TAGS\x01a\x02"), b"news"))
+    assert work.reads - before <= 60, "the turn of the message reads for as many as it has time for"
+    crowd.until(lambda: crowd.broker.held_pulls.size == 0)
+    answers = [answer for client in clients for answer in client.answers()]
+    assert len(answers) == 1_000
+    assert {bodies(answer)[0] for answer in answers} == {b"news"}
+
+
+def test_messages_that_come_during_a_long_wake_up_are_missed_by_nobody(crowd: InProcess, work: Work) -> None:
+    clients = [crowd.connect() for _ in range(50)]
+    for number in range(500):
+        hold(clients[number % 50], subscription="a" if number % 2 else "b")
+    producer = crowd.connect()
+    producer.send("T", b"first", properties="TAGS\x01a\x02")
+    producer.send("T", b"second", properties="TAGS\x01b\x02")
+    late = crowd.connect()
+    late.ask(PULL, pull_ext("T", sysFlag=SUSPEND, subscription="c", queueOffset=2))
+    producer.send("T", b"third", properties="TAGS\x01c\x02")
+    crowd.until(lambda: crowd.broker.held_pulls.size == 0)
+    answers = [answer for client in clients for answer in client.answers()]
+    assert sorted(bodies(answer)[0] for answer in answers) == [b"first"] * 250 + [b"second"] * 250
+    (answer,) = late.answers()
+    assert bodies(answer) == [b"third"]
+
+
+def test_a_pull_behind_messages_that_it_does_not_want_goes_on_at_the_first_that_it_wants(
+    crowd: InProcess,
+) -> None:
+    clients = [crowd.connect() for _ in range(40)]
+    for client in clients:
+        hold(client, subscription="wanted")
+    producer = crowd.connect()
+    for _ in range(5):
+        producer.send("T", b"no", properties="TAGS\x01other\x02")
+    producer.send("T", b"yes", properties="TAGS\x01wanted\x02")
+    crowd.until(lambda: crowd.broker.held_pulls.size == 0)
+    for client in clients:
+        (answer,) = client.answers()
+        assert (bodies(answer), next_offset(answer)) == ([b"yes"], 6)
+
+
+def test_a_thousand_pulls_whose_time_is_over_are_answered_over_turns(crowd: InProcess, work: Work) -> None:
+    clients = [crowd.connect() for _ in range(100)]
+    for number in range(1_000):
+        hold(clients[number % 100])
+    before = work.reads
+    crowd.tick(later_ms=20_000)
+    assert work.reads - before <= 150
+    crowd.until(lambda: crowd.broker.held_pulls.size == 0)
+    answers = [answer for client in clients for answer in client.answers()]
+    assert [answer.code for answer in answers] == [ResponseCode.PULL_NOT_FOUND] * 1_000
+
+
+def test_a_connection_with_a_thousand_holds_ends_and_leaves_none_behind(crowd: InProcess) -> None:
+    greedy, modest = crowd.connect(), crowd.connect()
+    for _ in range(1_000):
+        hold(greedy)
+    hold(modest)
+    greedy.disconnect()
+    crowd.until(lambda: crowd.broker.held_pulls.size == 1)
+    crowd.connect().send("T", b"news")
+    (answer,) = modest.answers()
+    assert bodies(answer) == [b"news"]
+    assert not greedy.link.sent
+
+
+def test_under_pressure_one_connection_has_few_holds_and_others_have_theirs(
+    crowd: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull_hold, "HOLDS_MAX", 400)
+    monkeypatch.setattr(pull_hold, "HOLDS_PER_SESSION_MAX", 150)
+    greedy = crowd.connect()
+    for _ in range(200):
+        hold(greedy)
+    assert greedy.pull("T", sysFlag=SUSPEND).code == ResponseCode.PULL_NOT_FOUND, "half of all are taken"
+    for _ in range(300):
+        crowd.connect().ask(PULL, pull_ext("T", sysFlag=SUSPEND))
+    dismissed = greedy.answers()
+    assert {answer.code for answer in dismissed} == {ResponseCode.PULL_NOT_FOUND}
+    assert len(dismissed) == 100
+    assert all(not client.link.sent for client in crowd.clients[1:]), "others wait"
+    assert crowd.broker.held_pulls.size == 400
