@@ -17,7 +17,7 @@ from broker.admin.base import Handler
 from broker.context import BrokerContext
 from broker.remoting.refused import RequestRefused
 from broker.remoting.request import CommandRequest
-from broker.remoting.session import Session
+from broker.remoting.session import Session, Stepwise
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.headers import HeaderError
@@ -122,7 +122,7 @@ class ProofDoor:
         return {code: self._proven(handler) for code, handler in handlers.items()}
 
     def _proven(self, handler: Handler) -> Handler:
-        def handle(session: Session, request: Command) -> Command | None:
+        def handle(session: Session, request: Command) -> Command | Stepwise | None:
             request = self._verified(session, request)
             try:
                 return handler(session, request)
