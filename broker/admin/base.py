@@ -83,13 +83,7 @@ class AdminContext:
                 answer = handler(session, request)
             except RequestRefused as refused:
                 return request.reply(refused.code, str(refused))
-            return guarded_steps(request, answer) if isinstance(answer, Generator) else answer
-
-        def guarded_steps(request: Command, steps: Stepwise) -> Stepwise:
-            try:
-                return (yield from steps)
-            except RequestRefused as refused:
-                return request.reply(refused.code, str(refused))
+            return _guarded_steps(request, answer) if isinstance(answer, Generator) else answer
 
         return handle
 
@@ -169,6 +163,13 @@ class AdminContext:
     def send(self, session: Session, request: Command, answer: Command) -> None:
         """An answer that did not come at once."""
         session.outbox.send(request, answer)
+
+
+def _guarded_steps(request: Command, steps: Stepwise) -> Stepwise:
+    try:
+        return (yield from steps)
+    except RequestRefused as refused:
+        return request.reply(refused.code, str(refused))
 
 
 def _not_kept(request: Command, file: str, reason: str) -> Command:
