@@ -80,7 +80,7 @@ Reading: TypeAlias = Generator[None, None, RegistrationBody]
 
 
 def decode_registration(body: bytes, *, compressed: bool) -> RegistrationBody:
-    """Read a registration body at once, whatever that takes."""
+    """Read a registration body in one go."""
     return finish(registration_in_slices(body, compressed=compressed))
 
 

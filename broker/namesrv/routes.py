@@ -201,7 +201,7 @@ class RouteTable:
     # --- a broker's life: register, refresh, leave -----------------------------------------------
 
     def register(self, registration: Registration, peer: Hashable, now_ms: int) -> Accepted:
-        """Put a broker on record at once, whatever that takes: `register_in_slices`."""
+        """Put a broker on record in one go: `register_in_slices` without its pauses."""
         return finish(self.register_in_slices(registration, peer, now_ms))
 
     def register_in_slices(

@@ -214,7 +214,7 @@ class PullHold:
         return bool(self._deadlines) and self._deadlines[0][0] <= self._due_ms
 
     def run(self) -> None:
-        """Go on with what takes more than a turn, for a part of this one; before it ends."""
+        """Continue long wake-ups, expiries and releases for a part of this turn, before it ends."""
         clock, work = self._clock, self._work
         until = clock() + TURN_S
         while self._has_due and clock() < until:
