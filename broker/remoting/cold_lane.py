@@ -16,14 +16,12 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import structlog
 
+from broker.remoting.outbox import Link, Outbox
 from ropewalk.errors import RemoteProtocolError
-
-if TYPE_CHECKING:
-    from broker.remoting.session import Session
 
 __all__ = ["ColdLane", "Job", "Steps"]
 
@@ -35,6 +33,13 @@ WAITING_SIZE_MAX: Final = 64 << 20
 """Bytes of requests that wait; a large frame is 16 MiB."""
 
 Steps: TypeAlias = Generator[None, None, None]
+
+
+class JobOwner(Protocol):
+    """The session of a request, as the lane sees it."""
+
+    outbox: Outbox
+    link: Link
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +74,7 @@ class ColdLane:
         self._wake = wake
         self._left_s = TURN_S
         self._running: Job | None = None
-        self._queues: OrderedDict[Session, _Queue] = OrderedDict()
+        self._queues: OrderedDict[JobOwner, _Queue] = OrderedDict()
         """The sessions with waiting jobs, the one that is next first."""
         self.size = 0
         """Bytes of all waiting requests."""
@@ -83,7 +88,7 @@ class ColdLane:
         """Begin a turn, with all of its time left. HOT."""
         self._left_s = TURN_S
 
-    def serve(self, session: Session, job: Job) -> None:
+    def serve(self, session: JobOwner, job: Job) -> None:
         """Serve a job at once, as far as the time of this turn allows; the rest of it waits."""
         if self._left_s <= 0 or session in self._queues or not self._advance(job):
             self._add(session, job)
@@ -113,7 +118,7 @@ class ColdLane:
         if queues:
             self._wake()
 
-    def release(self, session: Session) -> None:
+    def release(self, session: JobOwner) -> None:
         """Forget the jobs of a session that is gone."""
         queue = self._queues.pop(session, None)
         if queue is not None:
@@ -138,7 +143,7 @@ class ColdLane:
             self._running = None
             self._left_s -= clock() - began
 
-    def _add(self, session: Session, job: Job) -> None:
+    def _add(self, session: JobOwner, job: Job) -> None:
         queue = self._queues.get(session)
         if queue is None:
             queue = self._queues[session] = _Queue()
@@ -155,7 +160,7 @@ class ColdLane:
             self._remove(largest, shed, last)
             last.refuse()
 
-    def _remove(self, session: Session, queue: _Queue, job: Job) -> None:
+    def _remove(self, session: JobOwner, queue: _Queue, job: Job) -> None:
         queue.size -= job.size
         self.size -= job.size
         if not queue.jobs:
