@@ -1,7 +1,8 @@
 """Conversations over plain sockets: a connection to each address that is talked to, opened when needed.
 
 `BlockingLinks` holds one conversation at a time, `ConversationPool` many: while one waits for its answer, the others
-ask. Both belong to one thread, like the connections they talk over.
+ask. Both belong to one thread at a time, like the connections they talk over. `LinksPool` lends threads as many as hold
+conversations at once.
 """
 
 from __future__ import annotations
@@ -173,6 +174,34 @@ class BlockingLinks:
         if self._troubles is not None:
             self._troubles.ended(("address", address), "connected again", address=address)
         return connection
+
+
+class LinksPool:
+    """Connections for several threads: as many sets of them as there were conversations at once, and not threads."""
+
+    def __init__(self, *, timeout: float, troubles: Troubles) -> None:
+        """Make it without connecting; `timeout` seconds bound each connect."""
+        self._timeout = timeout
+        self._troubles = troubles
+        self._idle: list[BlockingLinks] = []
+        self._all: list[BlockingLinks] = []
+
+    def drive(self, steps: Steps[T], lock: AbstractContextManager[object]) -> T:
+        """Hold a conversation to its end, as `BlockingLinks.drive`, over connections that no other thread uses."""
+        try:
+            links = self._idle.pop()  # one step, whatever other threads do
+        except IndexError:
+            links = BlockingLinks(timeout=self._timeout, troubles=self._troubles)
+            self._all.append(links)
+        try:
+            return links.drive(steps, lock)
+        finally:
+            self._idle.append(links)
+
+    def close(self) -> None:
+        """Hang up on everybody, also where a thread is in the middle of a conversation."""
+        for links in list(self._all):
+            links.close()
 
 
 @dataclass(slots=True, eq=False)

@@ -25,7 +25,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never
 
-from ropewalk.client.blocking.links import BlockingLinks, ConversationPool
+from ropewalk.client.blocking.links import BlockingLinks, ConversationPool, LinksPool
 from ropewalk.client.blocking.trace_thread import TraceThread
 from ropewalk.client.core.connection import NotOpen, Unreachable
 from ropewalk.client.core.consume.received import ReceivedMessage
@@ -48,6 +48,7 @@ from ropewalk.client.core.produce.sending import ProducerCore
 from ropewalk.client.core.produce.target_queues import QueueSelector, at_broker
 from ropewalk.client.core.request_reply import ReplyMessage, reply_message
 from ropewalk.client.core.routes import Queue
+from ropewalk.client.core.steps import Steps, T
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.log import Troubles, log_lost, logger
 from ropewalk.client.machine import clock, name_servers_or_default, new_client_id, now_ms, own_client_id
@@ -217,9 +218,8 @@ class Producer:
         self._sender: threading.Thread | None = None
         self._requester_lock = threading.Lock()
         self._requester: tuple[LoopThread, AsyncProducer] | None = None
-        self._own = threading.local()
         self._troubles = Troubles()
-        self._all_links: list[BlockingLinks] = []
+        self._links = LinksPool(timeout=self._options.timeout, troubles=self._troubles)
         self._traces = TraceThread(self._core, lock, self._troubles) if self._options.trace else None
 
     def _renew(self) -> None:
@@ -272,7 +272,7 @@ class Producer:
         """Send messages as one: all lie in one queue, in order, or none is stored. Raises as `send`."""
         batch = as_messages(messages)
         steps = self._core.send(topic, batch, queue=queue, selector=selector, timeout=timeout)
-        return self._links.drive(steps, self._changed)
+        return self._drive(steps)
 
     def recall(self, recall_handle: str, *, timeout: float | None = None) -> str:
         """Take back a message that waits for its time; return its unique key.
@@ -281,7 +281,7 @@ class Producer:
         no handle, and `Refused` where the broker does not allow recalls (`recallMessageEnable`), has no such topic, or
         the time has come.
         """
-        return self._links.drive(self._core.recall(recall_handle, timeout), self._changed)
+        return self._drive(self._core.recall(recall_handle, timeout))
 
     def send_oneway(
         self,
@@ -293,7 +293,7 @@ class Producer:
     ) -> None:
         """Send one message without asking whether it arrived."""
         steps = self._core.send_oneway(topic, as_message(message), queue=queue, selector=selector)
-        self._links.drive(steps, self._changed)
+        self._drive(steps)
 
     def send_async(self, topic: str, message: Message | bytes) -> Future[SendResult]:
         """Hand a message over, to be sent with others within `linger` seconds.
@@ -377,7 +377,7 @@ class Producer:
 
     def queues(self, topic: str) -> tuple[Queue, ...]:
         """Return the queues a message to this topic can go to."""
-        return self._links.drive(self._core.queues(topic), self._changed)
+        return self._drive(self._core.queues(topic))
 
     def close(self) -> None:
         """Send the pending messages, leave the group and disconnect. Closing twice is harmless."""
@@ -402,26 +402,17 @@ class Producer:
     def _pending_count(self) -> int:
         return len(self._batcher) + self._under_way
 
-    @property
-    def _links(self) -> BlockingLinks:
-        """The calling thread's own connections."""
+    def _drive(self, steps: Steps[T]) -> T:
         self._require_open()
-        links: BlockingLinks | None = getattr(self._own, "links", None)
-        if links is None:
-            links = self._own.links = BlockingLinks(
-                timeout=self._core.options.timeout, troubles=self._troubles
-            )
-            with self._changed:
-                self._all_links.append(links)
-        return links
+        return self._links.drive(steps, self._changed)
 
     def _require_open(self) -> None:
         if self._closing:
             raise NotOpen("the producer is closed")
 
     def _stop(self) -> None:
-        links = self._links if not self._closing else None
         with self._changed:
+            was_open = not self._closing
             self._closing = True
             abandoned = self._batcher.pop_all()
             self.counts.submitted += (count := sum(len(batch) for _, batch in abandoned))
@@ -435,10 +426,9 @@ class Producer:
             sender.join()  # bounded by the time limit of the send it is in
         if self._traces is not None:
             self._traces.close()
-        if links is not None:
-            links.drive(self._core.unregister(), self._changed)
-        for links in self._all_links:
-            links.close()
+        if was_open:
+            self._links.drive(self._core.unregister(), self._changed)
+        self._links.close()
         if self._requester is not None:
             self._requester[0].close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from threading import Thread
 
@@ -11,6 +12,7 @@ import pytest
 
 from ropewalk.client.blocking.links import ConversationPool
 from ropewalk.client.blocking.producer import Producer
+from ropewalk.client.core.messages import Message
 from ropewalk.codes import RequestCode
 from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame, encode_frame
@@ -88,3 +90,22 @@ def test_what_ends_the_thread_that_sends_is_the_outcome_of_everything_pending(
     assert producer.send_async("T", b"again").result(PATIENCE_S).queue_offset == 0
     close_in_time(producer)
     assert producer.counts.pending == 0
+
+
+def test_threads_that_come_and_go_leave_no_connections_behind(cluster: FakeCluster) -> None:
+    with Producer(cluster.address) as producer:
+        for number in range(100):
+            sender = Thread(target=producer.send, args=("T", Message(b"%d" % number)))
+            sender.start()
+            sender.join()
+        assert sum(map(len, (queue.records for queue in cluster.topics["T"]))) == 100
+        assert len(cluster._connections) <= 2
+
+
+def test_threads_that_send_at_once_share_no_connection(cluster: FakeCluster) -> None:
+    with Producer(cluster.address) as producer, ThreadPoolExecutor(8) as threads:
+        sent = list(threads.map(lambda n: producer.send("T", Message(b"%d" % n)), range(400)))
+        places = {(result.queue.queue_id, result.queue_offset): n for n, result in enumerate(sent)}
+        for (queue_id, offset), n in places.items():
+            assert b"%d" % n in cluster.topics["T"][queue_id].records[offset]
+        assert len(places) == 400 and len(cluster._connections) <= 9
