@@ -52,7 +52,7 @@ from ropewalk.client.core.steps import Steps, T
 from ropewalk.client.fork import renew_after_fork
 from ropewalk.client.log import Troubles, log_lost, logger
 from ropewalk.client.machine import clock, name_servers_or_default, new_client_id, now_ms, own_client_id
-from ropewalk.errors import OutcomeUnknown, RopewalkError
+from ropewalk.errors import LocalProtocolError, OutcomeUnknown, RopewalkError
 from ropewalk.format.names import TRACE_TOPIC
 
 if TYPE_CHECKING:
@@ -132,7 +132,10 @@ def _settle_together(outcomes: Sequence[_Outcome], results: Sequence[SendResult]
         settled.notify_all()
     for outcome in outcomes:
         if outcome._done_callbacks:
-            outcome._invoke_callbacks()  # type: ignore[attr-defined]
+            try:
+                outcome._invoke_callbacks()  # type: ignore[attr-defined]
+            except BaseException as exc:  # a `SystemExit` ends its own thread, and not the sends of others
+                logger().error("a callback of a send failed", reason=repr(exc), exc_info=exc)
 
 
 _Pending = tuple[Message, _Outcome]
@@ -298,8 +301,9 @@ class Producer:
     def send_async(self, topic: str, message: Message | bytes) -> Future[SendResult]:
         """Hand a message over, to be sent with others within `linger` seconds.
 
-        Blocks while `pending_max` messages are pending. Raises `LocalProtocolError` for a message that no broker
-        would take; everything later is the outcome of the future, which cannot be cancelled.
+        Blocks while `pending_max` messages are pending, but not in a callback of such a future. Raises
+        `LocalProtocolError` for a message that no broker would take; everything later is the outcome of the future,
+        which cannot be cancelled.
         """
         message = as_message(message)
         check_sendable(topic, [message])
@@ -314,7 +318,8 @@ class Producer:
                 )
                 self._sender.start()
             room = self._core.options.pending_max
-            if self._pending_count >= room:
+            # A callback runs in the thread that sends: what it waited for would never come.
+            if self._pending_count >= room and not self._is_sender:
                 self._fewer.wait_for(lambda: self._pending_count <= room // 2 or self._closing)
                 self._require_open()
             if self._batcher.add(key, (message, future), size, clock(), ordered=ordered, alone=alone):
@@ -365,7 +370,11 @@ class Producer:
         return self.send(topic, answer, selector=selector, timeout=timeout)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Send the waiting batches at once, and wait until every message has its outcome. False if time was up."""
+        """Send the waiting batches at once, and wait until every message has its outcome. False if time was up.
+
+        Raises `LocalProtocolError` in a callback of a send, which runs in the thread that would do all that.
+        """
+        self._refuse_sender("flush")
         if timeout is not None:
             check_wait(timeout)
         with self._changed:
@@ -380,7 +389,11 @@ class Producer:
         return self._drive(self._core.queues(topic))
 
     def close(self) -> None:
-        """Send the pending messages, leave the group and disconnect. Closing twice is harmless."""
+        """Send the pending messages, leave the group and disconnect. Closing twice is harmless.
+
+        Raises `LocalProtocolError` in a callback of a send, as `flush` does.
+        """
+        self._refuse_sender("close")
         if not self._closing:
             self.flush()
             self._stop()
@@ -405,6 +418,16 @@ class Producer:
     def _drive(self, steps: Steps[T]) -> T:
         self._require_open()
         return self._links.drive(steps, self._changed)
+
+    @property
+    def _is_sender(self) -> bool:
+        return threading.current_thread() is self._sender
+
+    def _refuse_sender(self, what: str) -> None:
+        if self._is_sender:
+            raise LocalProtocolError(
+                f"{what}() in a callback of a send waits for the thread that it runs in: have another thread call it"
+            )
 
     def _require_open(self) -> None:
         if self._closing:

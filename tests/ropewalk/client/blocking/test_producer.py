@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from threading import Thread
 
@@ -12,9 +12,9 @@ import pytest
 
 from ropewalk.client.blocking.links import ConversationPool
 from ropewalk.client.blocking.producer import Producer
-from ropewalk.client.core.messages import Message
+from ropewalk.client.core.messages import Message, SendResult
 from ropewalk.codes import RequestCode
-from ropewalk.errors import OutcomeUnknown
+from ropewalk.errors import LocalProtocolError, OutcomeUnknown
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame, encode_frame
 from tests.ropewalk.client.fake_cluster import FakeCluster, route_body
 
@@ -109,3 +109,51 @@ def test_threads_that_send_at_once_share_no_connection(cluster: FakeCluster) -> 
         for (queue_id, offset), n in places.items():
             assert b"%d" % n in cluster.topics["T"][queue_id].records[offset]
         assert len(places) == 400 and len(cluster._connections) <= 9
+
+
+def test_a_callback_may_send_more_although_all_places_are_taken(cluster: FakeCluster) -> None:
+    with Producer(cluster.address, pending_max=4, linger=0) as producer:
+        more: list[Future[SendResult]] = []
+
+        def send_more(_done: Future[SendResult]) -> None:
+            if len(more) < 40:
+                for _ in range(2):
+                    more.append(producer.send_async("T", Message(b"more")))
+                    more[-1].add_done_callback(send_more)
+
+        producer.send_async("T", Message(b"first")).add_done_callback(send_more)
+        assert producer.flush(10)
+        assert len(more) >= 40 and all(future.result(5).message_id for future in more)
+
+
+@pytest.mark.parametrize("what", ["flush", "close"])
+def test_a_callback_that_would_wait_for_itself_hears_so(cluster: FakeCluster, what: str) -> None:
+    with Producer(cluster.address) as producer:
+        heard: list[BaseException] = []
+
+        def wait(_done: Future[SendResult]) -> None:
+            try:
+                getattr(producer, what)()
+            except LocalProtocolError as exc:
+                heard.append(exc)
+
+        future = producer.send_async("T", Message(b"m"))
+        future.add_done_callback(wait)
+        assert producer.flush(10)
+        assert producer.send_async("T", Message(b"n")).result(5).message_id
+        assert len(heard) == 1 and f"{what}() in a callback" in str(heard[0])
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, ValueError])
+def test_a_callback_that_ends_its_thread_ends_no_sends(
+    cluster: FakeCluster, kind: type[BaseException]
+) -> None:
+    with Producer(cluster.address) as producer:
+
+        def leave(_done: Future[SendResult]) -> None:
+            raise kind("from a callback")
+
+        producer.send_async("T", Message(b"m")).add_done_callback(leave)
+        assert producer.flush(10)
+        assert producer.send_async("T", Message(b"n")).result(5).message_id
+        assert producer.flush(10) and producer.counts.acknowledged == 2
