@@ -14,6 +14,7 @@ from broker.settings.config import BrokerConfig
 from broker.state.clients import ClientRegistry
 from broker.state.groups import GroupTable
 from broker.state.offsets import OffsetTable
+from broker.state.shares import NewNames
 from broker.state.statistics import Statistics
 from broker.state.topics import TopicTable
 from broker.timers.delay_service import DelayService
@@ -48,8 +49,12 @@ def new_context(
     """Return the state of a broker whose store is not open yet; the arguments are those of `Broker`."""
     host = encode_host(ip or address[0], address[1])
     store = MessageStore(store_config(config, host), disk, now_ms, wake)
-    topics = TopicTable(topic_rules(config))
-    groups = GroupTable(auto_create_subscription_group=config.auto_create_subscription_group)
+    topics = TopicTable(topic_rules(config), NewNames(config.new_names_per_minute, monotonic_ms))
+    groups = GroupTable(
+        auto_create_subscription_group=config.auto_create_subscription_group,
+        groups_max=config.auto_create_groups_max,
+        new_names=NewNames(config.new_names_per_minute, monotonic_ms),
+    )
     statistics = Statistics(config.broker_cluster_name, now_ms(), clock)
     reader = Reader(store.log, read_limits(config), store.completions)
     root = config.store_path_root_dir
@@ -64,7 +69,7 @@ def new_context(
         reader=reader,
         topics=topics,
         groups=groups,
-        offsets=OffsetTable(now_ms),
+        offsets=OffsetTable(now_ms, config.offset_pairs_max),
         clients=ClientRegistry(groups.notifies, expiry_ms=config.channel_expired_timeout),
         statistics=statistics,
         delays=DelayService(store.config.delay_levels, store, reader, topics, statistics, now_ms),

@@ -51,6 +51,7 @@ from broker.timers.delay_progress import DelayProgress
 from broker.timers.deliveries import Deliveries
 from broker.timers.placement import Placement
 from broker.transactions.service import TransactionService
+from broker.unused_groups import UnusedGroups
 from ha.dledger.storage import LogStorage, ReplicaStore
 from store.io.disk import Disk
 from store.io.workers import Worker
@@ -111,6 +112,7 @@ class Broker:
         self.filters = FilterTable(FilterRules.of(config), bloom_geometry(config))
         self.clients.group_left = lambda group: self.filters.unregister(group, now_ms())
         self._notifier = MemberNotifier()
+        self.groups.make_room = UnusedGroups(context).make_room
         self.topic_changes = TopicChanges(self.topics, self.clients, self._notifier)
         context.topics_changed = self.topic_changes.note
         self._placement = Placement(

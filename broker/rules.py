@@ -48,6 +48,7 @@ def topic_rules(config: BrokerConfig) -> TopicRules:
         trace_topic_enable=config.trace_topic_enable,
         msg_trace_topic_name=config.msg_trace_topic_name,
         timer_wheel_enable=config.timer_wheel_enable,
+        topics_max=config.auto_create_topics_max,
     )
 
 

@@ -108,8 +108,8 @@ class PullProcessor:
         self._filtered = FilteredReader(reader, store.log)
         self._found_times = statistics.rpc.row(RequestCode.PULL_MESSAGE, ResponseCode.SUCCESS)
         self._monotonic_ms = monotonic_ms
-        self.commit: Callable[[str, str, int, int], object] = offsets.commit
-        """Take the offset that a pull commits: group, topic, queue id, offset. Raises ValueError where none can be."""
+        self.commit: Callable[[str, str, int, int, Session], object] = offsets.commit
+        """Take the offset that a pull commits: group, topic, queue id, offset, client. Raises ValueError as it does."""
         self._limits = limits
         hold.properties_of = self._properties_of
         self.configure(rules)
@@ -123,7 +123,7 @@ class PullProcessor:
         header = request.header(PullMessageHeader, _decode)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         try:
-            config = self._admit(group, topic, queue_id, request.code, self._limits.unread)
+            config = self._admit(session, group, topic, queue_id, request.code, self._limits.unread)
             subscription = self._subscription(group, topic, header, config.consume_broadcast_enable)
             wanted = None
             if subscription.expression_type != TAG and not subscription.class_filter:
@@ -135,7 +135,7 @@ class PullProcessor:
             return
         if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
             try:
-                self.commit(group, topic, queue_id, header.commit_offset)
+                self.commit(group, topic, queue_id, header.commit_offset, session)
             except ValueError as exc:
                 self._refuse(session, request, ResponseCode.SYSTEM_ERROR, str(exc))
                 return
@@ -190,7 +190,9 @@ class PullProcessor:
         header = template.header
         group, topic = header.consumer_group, header.topic
         try:
-            config = self._admit(group, topic, queue_id, RequestCode.PULL_MESSAGE, self._limits.unread)
+            config = self._admit(
+                session, group, topic, queue_id, RequestCode.PULL_MESSAGE, self._limits.unread
+            )
             if template.subscription is None:
                 subscription = self._known_subscription(group, topic, header, config.consume_broadcast_enable)
                 if not subscription.wants_all:
@@ -206,7 +208,7 @@ class PullProcessor:
         pieces, count, size, _last = resident
         if template.commits:
             try:
-                self.commit(group, topic, queue_id, commit_offset)
+                self.commit(group, topic, queue_id, commit_offset, session)
             except ValueError:
                 return False
         self._offsets.note_pull(group, topic, queue_id, offset)
@@ -217,7 +219,7 @@ class PullProcessor:
         return True
 
     def _admit(
-        self, group: str, topic: str, queue_id: int, code: int, closed: str | None
+        self, session: Session, group: str, topic: str, queue_id: int, code: int, closed: str | None
     ) -> SubscriptionGroupConfig:
         """Return the group, if it may read this queue; called again after a wait. Raises `RequestRefused`."""
         if not self._rules.broker_readable:
@@ -227,9 +229,9 @@ class PullProcessor:
         if not self._rules.lite_pull and code == RequestCode.LITE_PULL_MESSAGE:
             remark = "the broker does not serve lite pull consumers (litePullMessageEnable)"
             raise RequestRefused(ResponseCode.NO_PERMISSION, remark, _forbidden(1))
-        config = self._groups.get(group) or self._groups.find_or_create(group, self._store.now)
+        config = self._groups.get(group) or self._groups.find_or_create(group, self._store.now, session)
         if config is None:
-            reason = self._groups.creation_refusal(group)
+            reason = self._groups.creation_refusal(group, session)
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{group}] does not exist, {reason}",
@@ -397,7 +399,9 @@ class PullProcessor:
         if not held.session.is_open:
             return False
         try:
-            self._admit(held.group, held.queue.topic, held.queue.queue_id, held.request.code, closed)
+            self._admit(
+                held.session, held.group, held.queue.topic, held.queue.queue_id, held.request.code, closed
+            )
         except RequestRefused as exc:
             self._answer_now(held, exc.code, held.request.reply(exc.code, exc.remark, exc.ext))
             return False

@@ -16,6 +16,7 @@ from broker.remoting.session import Handlers, Session, Stepwise
 from broker.state.clients import HeartbeatData, HeartbeatRefused
 from broker.state.heartbeat import SUBSCRIPTIONS_PER_STEP
 from broker.state.queue_locks import LockRequest
+from broker.state.shares import Stranger
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import fastjson
 from ropewalk.format.headers import (
@@ -72,13 +73,13 @@ class Requests:
             for count, consumer in enumerate(data.consumers):
                 if count % SUBSCRIPTIONS_PER_STEP == SUBSCRIPTIONS_PER_STEP - 1:
                     yield
-                config = broker.groups.find_or_create(consumer.group, now)
+                config = broker.groups.find_or_create(consumer.group, now, session)
                 if config is None:
                     continue  # unknown and not to be created: skipped without a word, as clients expect
                 broker.topics.create_retry(consumer.group, queue_nums=config.retry_queue_nums, now_ms=now)
                 known.append(consumer)
             ip, port = session.link.peer
-            broker.clients.check_bounds(session, data)
+            broker.clients.check_bounds(session, data, session)
             for part in data.with_consumers(known).parts():
                 notifications = broker.clients.heartbeat(
                     session,
@@ -87,6 +88,7 @@ class Requests:
                     language=request.language,
                     version=request.version,
                     address=f"{ip}:{port}",
+                    by=session,
                 )
                 if not data.without_sub:
                     for consumer in part.consumers:
@@ -122,7 +124,8 @@ class Requests:
         granted: list[bytes] = []
         for part in wanted.parts():
             granted += [
-                fastjson.dumps(queue.to_json()) for queue in broker.locks.lock(part, broker.monotonic_ms())
+                fastjson.dumps(queue.to_json())
+                for queue in broker.locks.lock(part, broker.monotonic_ms(), session)
             ]
             if len(part.queues) < len(wanted.queues):
                 yield
@@ -208,14 +211,16 @@ class Requests:
     def update_offset(self, session: Session, request: Command) -> Command | None:
         newest = self._broker.newest
         if newest is None or newest.takes_offsets:
-            return self.commit_offset(request, lambda answer: session.outbox.send(request, answer))
+            return self.commit_offset(request, lambda answer: session.outbox.send(request, answer), session)
         if request.is_oneway:
             newest.forward(request, request.reply, lambda answer: None)
         else:
             newest.forward(request, request.reply, lambda answer: session.outbox.send(request, answer))
         return None
 
-    def commit_offset(self, request: Command, send: Callable[[Command], None]) -> Command | None:
+    def commit_offset(
+        self, request: Command, send: Callable[[Command], None], by: Stranger | None = None
+    ) -> Command | None:
         """Commit an offset where offsets are committed; `send` the answer that is not returned."""
         try:
             header = decode_header(UpdateConsumerOffsetHeader, request.ext)
@@ -228,7 +233,7 @@ class Requests:
         if topic not in broker.topics:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
         try:
-            broker.offsets.commit(group, topic, header.queue_id, header.commit_offset)
+            broker.offsets.commit(group, topic, header.queue_id, header.commit_offset, by)
         except ValueError as exc:
             return request.reply(ResponseCode.INVALID_PARAMETER, str(exc))
         answer = request.reply(ResponseCode.SUCCESS)

@@ -21,6 +21,7 @@ from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session
 from broker.state.groups import GroupTable, SubscriptionGroupConfig
 from broker.state.queue_locks import LockTable
+from broker.state.shares import Stranger
 from broker.state.topics import TopicTable
 from ropewalk.codes import Permission, ResponseCode
 from ropewalk.errors import CorruptRecord, LocalProtocolError
@@ -57,9 +58,12 @@ class RetryRules:
     def max_times(self, config: SubscriptionGroupConfig, asked: int | None, version: int) -> int:
         return asked if asked is not None and version >= VERSION_3_4_9 else config.retry_max_times
 
-    def group_of(self, topic: str) -> SubscriptionGroupConfig | None:
+    def group_of(self, topic: str, by: Stranger | None = None) -> SubscriptionGroupConfig | None:
         """Return the group of a retry topic, created if it may be; None if there is none (26)."""
-        return self._groups.find_or_create(topic.removeprefix(names.RETRY_PREFIX), self._now_ms())
+        group = self._groups.find_or_create(topic.removeprefix(names.RETRY_PREFIX), self._now_ms(), by)
+        if group is not None:
+            self._groups.made.pop(group.name, None)
+        return group
 
     def given_up_on_send(
         self, config: SubscriptionGroupConfig, times: int, asked: int | None, version: int
@@ -105,11 +109,12 @@ class SendBack:
         if (refused := self._refusal()) is not None:
             return request.reply(*refused)
         now = broker.now_ms()
-        config = broker.groups.find_or_create(header.group, now)
+        config = broker.groups.find_or_create(header.group, now, session)
         if config is None:
             return request.reply(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group not exist, {header.group}: {broker.groups.creation_refusal(header.group)}",
+                f"subscription group not exist, {header.group}: "
+                f"{broker.groups.creation_refusal(header.group, session)}",
             )
         if not broker.config.broker_permission & Permission.WRITE:
             return request.reply(
@@ -117,6 +122,7 @@ class SendBack:
             )
         if config.retry_queue_nums <= 0:
             return request.reply(ResponseCode.SUCCESS)
+        broker.groups.made.pop(header.group, None)
         sys_flag = _UNIT_SUB if header.unit_mode else 0
         topic = broker.topics.create_retry(
             header.group, queue_nums=config.retry_queue_nums, sys_flag=sys_flag, now_ms=now

@@ -62,7 +62,7 @@ class BatchWriter:
     def __init__(
         self,
         appends: Appends,
-        admit: Callable[[SendMessageHeader | SendMessageHeaderV2], tuple[Target, ConsumeQueue]],
+        admit: Callable[[SendMessageHeader | SendMessageHeaderV2, Session], tuple[Target, ConsumeQueue]],
     ) -> None:
         """`admit` returns the topic and the queue that a header asks for, or raises `RequestRefused`."""
         self._appends = appends
@@ -150,7 +150,7 @@ class BatchWriter:
 
     # -- rows of sinks -------------------------------------------------------------------------------
 
-    def admit_rows(self, header: SinkAppendHeader, body: bytes) -> SinkRows:
+    def admit_rows(self, session: Session, header: SinkAppendHeader, body: bytes) -> SinkRows:
         """Judge the rows of a sink as a batch; nothing is stored. Raises `RequestRefused`."""
         send = SendMessageHeaderV2(
             header.producer_group,
@@ -162,7 +162,7 @@ class BatchWriter:
             header.born_timestamp,
             0,
         )
-        target, queue = self._admit(send)
+        target, queue = self._admit(send, session)
         self._judge_batch(target, body, target.sys_flag)
         alike = self._alike.cut(body)
         items = _split(body) if alike is None else []

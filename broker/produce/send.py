@@ -35,6 +35,7 @@ from broker.produce.targets import Target, Targets
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Request, Session
 from broker.state.groups import GroupTable
+from broker.state.shares import Stranger
 from broker.state.statistics import Statistics
 from broker.state.topics import TopicTable
 from broker.transactions.records import (
@@ -169,7 +170,12 @@ class SendProcessor:
         self.appends = Appends(store, statistics)
         self.batches = BatchWriter(self.appends, self._admit)
         self.targets = Targets(
-            store, topics, chance=chance, created=topic_created, changed=self._renew_rules_version
+            store,
+            topics,
+            chance=chance,
+            retry_group=retries.group_of,
+            created=topic_created,
+            changed=self._renew_rules_version,
         )
         self.rules_version = object()
         """Stands for the rules and topics by which a header template was judged; another one when these change."""
@@ -220,7 +226,7 @@ class SendProcessor:
         else:
             header = request.header(SendMessageHeaderV2, _decode_v2)
         try:
-            target, queue = self._admit(header)
+            target, queue = self._admit(header, session)
             if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
                 batch = self.batches.put_batch(session, request, header, target, queue)
                 ext = self._answer_ext(
@@ -254,7 +260,7 @@ class SendProcessor:
         if it is refused; the responder has been told then. A full disk does not keep an answer from its requester.
         """
         try:
-            target, queue = self._admit(header)
+            target, queue = self._admit(header, session)
             properties, flags = parse_properties(header.properties or ""), header.sys_flag | target.sys_flag
             if classify(properties, flags, header.reconsume_times or 0) is HALF:
                 # Its requester would have it before anybody decides the transaction.
@@ -276,11 +282,13 @@ class SendProcessor:
             return None
         return ext, self.store.log.end_offset if wait and self.waits else 0
 
-    def _admit(self, header: SendMessageHeader | SendMessageHeaderV2) -> tuple[Target, ConsumeQueue]:
-        """The topic and the queue that a message asks for. Raises `RequestRefused`."""
+    def _admit(
+        self, header: SendMessageHeader | SendMessageHeaderV2, by: Stranger | None
+    ) -> tuple[Target, ConsumeQueue]:
+        """Return the topic and the queue that a message `by` a client asks for. Raises `RequestRefused`."""
         if (refused := self._refusal()) is not None:
             raise RequestRefused(*refused)
-        target = self.targets.judge(header)
+        target = self.targets.judge(header, by)
         queue_id = header.queue_id
         if not 0 <= queue_id < target.queues_max:
             queue_id = self.targets.any_queue(queue_id, target)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.remoting.refused import RequestRefused
+from broker.state.shares import Stranger
 from broker.state.topics import TopicConfig, TopicTable
 from ropewalk.codes import MessageSysFlag, ResponseCode
 from ropewalk.format import names
@@ -45,13 +46,18 @@ class Targets:
         topics: TopicTable,
         *,
         chance: random.Random,
+        retry_group: Callable[[str, Stranger | None], object | None],
         created: Callable[[], None],
         changed: Callable[[], None],
     ) -> None:
-        """`created()` is told of automatic topics, `changed()` when targets are judged anew."""
+        """`retry_group` returns the group of a retry topic, made if it may be, or None.
+
+        `created()` is told of automatic topics, `changed()` when targets are judged anew.
+        """
         self._store = store
         self.topics = topics
         self._chance = chance
+        self._retry_group = retry_group
         self._created = created
         self._changed = changed
         self.known: dict[str, Target] = {}
@@ -59,8 +65,8 @@ class Targets:
         self.generation = -1
         """The generation of `topics` by which all of `known` were judged."""
 
-    def judge(self, header: SendMessageHeader | SendMessageHeaderV2) -> Target:
-        """Judge the topic of a send, in the original's order; it is created where that is allowed.
+    def judge(self, header: SendMessageHeader | SendMessageHeaderV2, by: Stranger | None) -> Target:
+        """Judge the topic of a send `by` a client, in the original's order; it is created where that is allowed.
 
         Raises `RequestRefused`.
         """
@@ -73,7 +79,7 @@ class Targets:
         config = self.topics.get(name)
         self._judge_name(name, config)
         if config is None:
-            config = self._create(header)
+            config = self._create(header, by)
         return self._known(name, config)
 
     def find(self, name: str) -> Target | None:
@@ -113,10 +119,14 @@ class Targets:
             self.known[name] = target
         return target
 
-    def _create(self, header: SendMessageHeader | SendMessageHeaderV2) -> TopicConfig:
+    def _create(self, header: SendMessageHeader | SendMessageHeaderV2, by: Stranger | None) -> TopicConfig:
         name, now = header.topic, self._store.now
         if name.startswith(names.RETRY_PREFIX):
             group = name[len(names.RETRY_PREFIX) :]
+            if group and self._retry_group(name, by) is None:
+                raise RequestRefused(
+                    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
+                )
             config = self.topics.create_retry(group, queue_nums=1, now_ms=now) if group else None
         else:
             config = self.topics.auto_create(
@@ -125,9 +135,10 @@ class Targets:
                 queue_nums=header.default_topic_queue_nums,
                 sys_flag=1 if header.unit_mode else 0,
                 now_ms=now,
+                by=by,
             )
         if config is None:
-            reason = self.topics.creation_refusal(name, header.default_topic)
+            reason = self.topics.creation_refusal(name, header.default_topic, by)
             raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{name}] not exist, apply first please! ({reason})",

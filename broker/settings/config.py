@@ -233,6 +233,10 @@ class BrokerConfig:
     outgoing_bytes_max: int
     outgoing_bytes_total_max: int
     incoming_bytes_total_max: int
+    auto_create_topics_max: int
+    auto_create_groups_max: int
+    new_names_per_minute: int
+    offset_pairs_max: int
     fast_path_enable: bool
     """Whether requests that come again and again are recognised; without it each is handled by itself, as correctly."""
     check_at_start_bytes: int

@@ -143,6 +143,15 @@ flushConsumerOffsetInterval Milliseconds between two writes of committed offsets
 # Topics and groups
 autoCreateTopicEnable Whether the first message to a topic makes it.
 autoCreateSubscriptionGroup Whether the first heartbeat or pull of a group makes it.
+autoCreateTopicsMax The number of topics from which on no message makes another one; retry and dead-letter topics are
+    not counted, and administrators make more. Ropewalk's own.
+autoCreateGroupsMax The number of groups from which on no client makes another one; groups that clients made and that
+    were never used are removed for new ones. Ropewalk's own.
+newNamesPerMinute How many topics, and how many groups, the clients of one address make in a minute while half of
+    `autoCreateTopicsMax` or `autoCreateGroupsMax` is taken. They never make more than three times as many as are
+    free. Ropewalk's own.
+offsetPairsMax The number of pairs of topic and group of which offsets are kept. While half of them are taken, the
+    clients of one address may not have made more of them than are free. Ropewalk's own.
 defaultTopicQueueNums Queues of a topic that is made so, at most: producers ask for 4.
 clusterTopicEnable Whether there is a topic named after the cluster.
 brokerTopicEnable Whether there is a topic named after the broker.

@@ -175,6 +175,12 @@ _HONOURED: Final = (
     # Topics and groups.
     _bool("autoCreateTopicEnable", True),
     _bool("autoCreateSubscriptionGroup", True),
+    # How many topics and groups clients make by using them, how many of these one address makes in a minute once half
+    # of them are made, and of how many pairs of topic and group offsets are kept.
+    _int("autoCreateTopicsMax", 20_000, 100, 20_000),
+    _int("autoCreateGroupsMax", 10_000, 20, 10_000),
+    _int("newNamesPerMinute", 100, 1),
+    _int("offsetPairsMax", 200_000, 100, 10_000_000),
     _int("defaultTopicQueueNums", 8, 1, 65_536),
     _bool("clusterTopicEnable", True),
     _bool("brokerTopicEnable", True),

@@ -239,7 +239,7 @@ class SinkService:
         self, session: Session, body: bytes, header: SinkAppendHeader, task: Task
     ) -> SinkAppendedHeader:
         self._check(header.sink_id)
-        rows = self._sends.batches.admit_rows(header, body)
+        rows = self._sends.batches.admit_rows(session, header, body)
         prefix = row_prefix(task.sink_id, task.query, task.batch, task.partition)
         keys: list[bytes] = []
         for properties in rows.properties:

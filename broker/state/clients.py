@@ -39,6 +39,7 @@ from broker.state.heartbeat import (
     HeartbeatData,
     HeartbeatRefused,
 )
+from broker.state.shares import Shares, Stranger
 from broker.state.subscription import SubscriptionData
 
 __all__ = [
@@ -141,6 +142,7 @@ class ClientRegistry:
         self._expiry_ms = expiry_ms
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Hashable, Member]] = {}
+        self._producer_shares = Shares(PRODUCER_GROUPS_MAX)
         self._peers: dict[Hashable, _Peer] = {}
         self._producer_ids: dict[str, Hashable] = {}
         """Client id -> the connection that last produced under it: a reconnect replaces the one before."""
@@ -161,6 +163,7 @@ class ClientRegistry:
         language: str = "JAVA",
         version: int = 0,
         address: str = "",
+        by: Stranger | None = None,
     ) -> list[Notification]:
         """Register or refresh everything one heartbeat names, and say whom to tell.
 
@@ -168,7 +171,7 @@ class ClientRegistry:
         in it. Raises `HeartbeatRefused`, with nothing changed, if the client would hold too many groups.
         """
         known = self._peers.get(peer) or _Peer()
-        self._check_bounds(known, data)
+        self._check_bounds(known, data, by)
         self._peers[peer] = known
         notifications: list[Notification] = []
         for consumer in data.consumers:
@@ -177,6 +180,8 @@ class ClientRegistry:
                 notifications += self._tell(consumer.group)
             known.consumer_groups[consumer.group] = None
         for group in data.producers:
+            if group not in self._producers:
+                self._producer_shares.add(group, by)
             self._producers.setdefault(group, {})[peer] = Member(
                 data.client_id, language, version, address, now_ms
             )
@@ -189,9 +194,9 @@ class ClientRegistry:
             del self._peers[peer]
         return notifications
 
-    def check_bounds(self, peer: Hashable, data: HeartbeatData) -> None:
+    def check_bounds(self, peer: Hashable, data: HeartbeatData, by: Stranger | None = None) -> None:
         """Raise `HeartbeatRefused` if the client would hold too many groups with all of this heartbeat."""
-        self._check_bounds(self._peers.get(peer) or _Peer(), data)
+        self._check_bounds(self._peers.get(peer) or _Peer(), data, by)
 
     def unregister(
         self, peer: Hashable, *, consumer_group: str | None = None, producer_group: str | None = None
@@ -371,6 +376,7 @@ class ClientRegistry:
         members.pop(peer, None)
         if not members:
             self._producers.pop(group, None)
+            self._producer_shares.discard(group)
         if not known.producer_groups:
             self._forget_producer_id(peer, known)
 
@@ -384,7 +390,7 @@ class ClientRegistry:
         del self._peers[peer]
         return True
 
-    def _check_bounds(self, known: _Peer, data: HeartbeatData) -> None:
+    def _check_bounds(self, known: _Peer, data: HeartbeatData, by: Stranger | None) -> None:
         consumers = len(known.consumer_groups.keys() | {consumer.group for consumer in data.consumers})
         producers = len(known.producer_groups.keys() | set(data.producers))
         if consumers > GROUPS_PER_CLIENT_MAX or producers > GROUPS_PER_CLIENT_MAX:
@@ -393,8 +399,11 @@ class ClientRegistry:
                 f"{GROUPS_PER_CLIENT_MAX} of each are kept for one connection"
             )
         fresh = sum(1 for group in data.producers if group not in self._producers)
-        if len(self._producers) + fresh > PRODUCER_GROUPS_MAX:
-            raise HeartbeatRefused(f"this broker already knows {len(self._producers)} producer groups")
+        if fresh and self._producer_shares.refuses(by, len(self._producers), fresh):
+            raise HeartbeatRefused(
+                f"this broker already knows {len(self._producers)} producer groups, {PRODUCER_GROUPS_MAX} are the "
+                "most, and one address has no more of them than are free"
+            )
 
     def _find_conflict(self, info: ConsumerGroup, member: Member) -> None:
         # One look is enough: when each newcomer agreed with some earlier member, all agree.

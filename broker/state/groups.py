@@ -11,12 +11,13 @@ group has read is `offsets.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from broker.state.data_version import DataVersion, int_of
 from broker.state.json_text import entry_text, table_text
+from broker.state.shares import NewNames, Stranger
 from ropewalk.format import names
 
 __all__ = ["GroupTable", "SubscriptionGroupConfig"]
@@ -120,11 +121,18 @@ class GroupTable:
         auto_create_subscription_group: bool = True,
         enable_create_sys_group: bool = True,
         groups_max: int = 10_000,
+        new_names: NewNames | None = None,
     ) -> None:
         self.auto_create_subscription_group = auto_create_subscription_group
         self.enable_create_sys_group = enable_create_sys_group
         self.groups_max = groups_max
         """Beyond this no group is created by being named; each one costs a retry topic as well."""
+        self._new_names = new_names or NewNames(1 << 31, lambda: 0)
+        self.made: dict[str, int] = {}
+        """Groups that a client made by naming them since the start, and nobody changed or gave messages back for; the
+        oldest first, with the time of each."""
+        self.make_room: Callable[[], None] = lambda: None
+        """Called where the bound is reached: removes groups of `made` that were never used."""
         self.generation = 0
         self.data_version = DataVersion()
         self._groups: dict[str, SubscriptionGroupConfig] = {}
@@ -167,7 +175,7 @@ class GroupTable:
         if missing:
             self._changed(now_ms)
 
-    def creation_refusal(self, name: str) -> str | None:
+    def creation_refusal(self, name: str, by: Stranger | None = None) -> str | None:
         """Why naming the unknown group `name` does not create it, in words for its user."""
         if (reason := names.check_group(name)) is not None:
             return reason
@@ -176,16 +184,24 @@ class GroupTable:
             return "autoCreateSubscriptionGroup is false on this broker"
         if len(self._groups) >= self.groups_max:
             return (
-                f"this broker already has {len(self._groups)} groups, the most that are created by themselves"
+                f"this broker already has {len(self._groups)} groups, the most that are created by themselves "
+                "(autoCreateGroupsMax)"
             )
-        return None
+        return self._new_names.refusal(by, len(self._groups), self.groups_max)
 
-    def find_or_create(self, name: str, now_ms: int) -> SubscriptionGroupConfig | None:
+    def find_or_create(
+        self, name: str, now_ms: int, by: Stranger | None = None
+    ) -> SubscriptionGroupConfig | None:
         """The group, created if it may be; None (26) if `creation_refusal` says no."""
         if (existing := self._groups.get(name)) is not None:
             return existing
-        if self.creation_refusal(name) is not None:
+        if len(self._groups) >= self.groups_max:
+            self.make_room()
+        if self.creation_refusal(name, by) is not None:
             return None
+        self._new_names.note(name, by)
+        if by is not None:
+            self.made[name] = now_ms
         config = self._groups[name] = SubscriptionGroupConfig(name)
         self._foreign_groups.pop(name, None)
         self._changed(now_ms)
@@ -195,6 +211,7 @@ class GroupTable:
         """Create or replace a group as told; False if it is already just so. ValueError for a bad name."""
         if (reason := names.check_group(config.name)) is not None:
             raise ValueError(reason)
+        self.made.pop(config.name, None)
         if self._groups.get(config.name) == config:
             return False
         self._groups[config.name] = config
@@ -204,6 +221,7 @@ class GroupTable:
 
     def set_forbidden(self, group: str, topic: str, bits: int, now_ms: int) -> None:
         """Set the mask of one group and topic; 0 removes the entry."""
+        self.made.pop(group, None)
         topics = self._forbidden.setdefault(group, {})
         if bits:
             topics[topic] = bits
@@ -222,6 +240,8 @@ class GroupTable:
         """Remove a group and its bans; its offsets stay unless the caller removes them."""
         if self._groups.pop(name, None) is None:
             return False
+        self.made.pop(name, None)
+        self._new_names.forget(name)
         self._forbidden.pop(name, None)
         self._texts.pop(name, None)
         self._changed(now_ms)

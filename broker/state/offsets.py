@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from broker.state.data_version import DataVersion, int_of
 from broker.state.json_text import entry_text, quoted, table_text
+from broker.state.shares import Shares, Stranger
 from ha.group.metadata import OffsetJournal, wins
 from ropewalk.format import fastjson
 from ropewalk.format.properties import P
@@ -51,7 +52,8 @@ class Reset(NamedTuple):
 class OffsetTable:
     """All consumer offsets of one broker. Plain and synchronous; the loop owns it."""
 
-    def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, now_ms: Callable[[], int] = lambda: 0, pairs_max: int = PAIRS_MAX) -> None:
+        self._shares = Shares(pairs_max)
         self.journal = OffsetJournal()
         """When each offset was committed: between replicas the later commit wins."""
         self._now_ms = now_ms
@@ -73,10 +75,13 @@ class OffsetTable:
 
     # -- the two calls every consumer makes ------------------------------------------------------------
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
+    def commit(
+        self, group: str, topic: str, queue_id: int, offset: int, by: Stranger | None = None
+    ) -> int | None:
         """Store a consumer's offset, and return the one before.
 
-        An answer above `offset` means it went backwards, which is accepted and worth a line in the log.
+        New pairs count for the address of the client `by` whom it is committed. An answer above `offset` means it
+        went backwards, which is accepted and worth a line in the log.
         Whether group and topic exist is the caller's question (26, 17). Raises ValueError for a queue id
         that no topic can have, and for one more pair of topic and group than are kept. While a reset of the queue
         waits to be told, commits are what the consumer reached before it, and change nothing.
@@ -87,11 +92,14 @@ class OffsetTable:
             raise ValueError(f"queue {queue_id} of topic {topic} cannot exist")
         queues = self._offsets.get((topic, group))
         if queues is None:
-            if len(self._offsets) >= PAIRS_MAX:
+            used, total = len(self._offsets), self._shares.total
+            if self._shares.refuses(by, used):
                 raise ValueError(
-                    f"offsets of {PAIRS_MAX} pairs of topic and group are the most that are kept"
+                    f"offsets of {used} pairs of topic and group are kept, {total} are the most (offsetPairsMax), and "
+                    "one address may not have more of them than are free"
                 )
             queues = self._offsets[topic, group] = {}
+            self._shares.add((topic, group), by)
         before = queues.get(queue_id)
         if before != offset:
             queues[queue_id] = offset
@@ -205,6 +213,7 @@ class OffsetTable:
             self.journal.forget((*pair, queue_id) for queue_id in self._offsets.pop(pair))
             self.resets.pop(pair, None)
             self.pulled.pop(pair, None)
+            self._shares.discard(pair)
         if self.removed is not None:
             self.removed += pairs
         self.changed += len(pairs)

@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from broker.state.data_version import int_of
+from broker.state.shares import Shares, Stranger
 from ropewalk.format.sliced_json import finish, loads_in_slices
 
 __all__ = ["LockRequest", "LockTable", "LockedQueue"]
 
 EXPIRY_MS = 60_000
 LOCKS_MAX = 200_000
-"""Of all groups together. Beyond it only queues that have a lock already can be locked."""
+"""Of all groups together. Beyond it only queues that have a lock already can be locked; one address has no more of them
+than are free."""
 BODY_SIZE_MAX = 4 << 20
 QUEUES_PER_STEP = 200
 """Queues that are read, locked or unlocked before others are served."""
@@ -109,23 +111,25 @@ class _Lock:
 class LockTable:
     """All locks of one broker. Plain and synchronous; the loop owns it."""
 
-    def __init__(self) -> None:
+    def __init__(self, locks_max: int = LOCKS_MAX) -> None:
+        self._shares = Shares(locks_max)
         self._groups: dict[str, dict[LockedQueue, _Lock]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def lock(self, request: LockRequest, now_ms: int) -> list[LockedQueue]:
+    def lock(self, request: LockRequest, now_ms: int, by: Stranger | None = None) -> list[LockedQueue]:
         """Lock or renew queues; return those that are now the client's."""
         locks = self._groups.setdefault(request.group, {})
         granted = []
         for queue in dict.fromkeys(request.queues):
             lock = locks.get(queue)
             if lock is None:
-                if self._count >= LOCKS_MAX:
+                if self._shares.refuses(by, self._count):
                     continue
                 self._count += 1
+                self._shares.add((request.group, queue), by)
                 locks[queue] = _Lock(request.client_id, now_ms)
             elif lock.client_id == request.client_id or _expired(lock, now_ms):
                 lock.client_id, lock.seen_ms = request.client_id, now_ms
@@ -162,6 +166,7 @@ class LockTable:
         for queue in queues:
             del locks[queue]
             self._count -= 1
+            self._shares.discard((group, queue))
         if not locks:
             self._groups.pop(group, None)
 

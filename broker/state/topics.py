@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from broker.state.data_version import DataVersion, int_of
 from broker.state.json_file import StoreConfigRefused
 from broker.state.json_text import entry_text, table_text
+from broker.state.shares import NewNames, Stranger
 from ropewalk.codes import Permission
 from ropewalk.format import names
 
@@ -46,6 +47,7 @@ _KNOWN_FIELDS = frozenset(
         "writeQueueNums",
     )
 )
+_OF_GROUPS: Final = (names.RETRY_PREFIX, names.DLQ_PREFIX)
 _NOT_BUILT = {"queue.type": "BatchCQ", "cleanup.policy": "COMPACTION"}
 
 
@@ -131,15 +133,17 @@ class TopicRules:
     timer_wheel_enable: bool = True
     revive_queue_num: int = 8
     topics_max: int = 20_000
-    """Beyond this nothing creates a topic by itself: the whole table travels to the name servers in one frame
-    of 16 MiB, and a stranger who invents names must not be able to make the broker unreachable."""
+    """Beyond this no send creates a topic: the whole table travels to the name servers in one frame of 16 MiB,
+    and a stranger who invents names must not be able to make the broker unreachable. Retry and dead-letter topics
+    are not counted: each belongs to a group, and groups have a bound of their own."""
 
 
 class TopicTable:
     """All topics of one broker. Plain and synchronous; the loop owns it."""
 
-    def __init__(self, rules: TopicRules | None = None) -> None:
+    def __init__(self, rules: TopicRules | None = None, new_names: NewNames | None = None) -> None:
         self.rules = rules or TopicRules()
+        self._new_names = new_names or NewNames(1 << 31, lambda: 0)
         self.generation = 0
         """Rises with every change; who remembers the value it acted on knows when to act again."""
         self.data_version = DataVersion()
@@ -149,6 +153,8 @@ class TopicTable:
         self._foreign_topics: dict[str, Any] = {}  # entries we do not serve, kept for their owner
         self._foreign_fields: dict[str, Any] = {}
         self._body: tuple[int, int, bytes] | None = None
+        self._count = (-1, 0)
+        """The number of topics that are of no group, as of a generation."""
         self._texts: dict[str, tuple[TopicConfig, str]] = {}  # the entries of topics.json as last written
         self.system_topics = frozenset(
             topic.name for topic in _system_topics(replace(self.rules, trace_topic_enable=True))
@@ -182,7 +188,7 @@ class TopicTable:
         if missing:
             self._changed(now_ms)
 
-    def creation_refusal(self, name: str, default_topic: str) -> str | None:
+    def creation_refusal(self, name: str, default_topic: str, by: Stranger | None = None) -> str | None:
         """Why a message to the unknown topic `name` does not create it, in words for the producer's user."""
         if (reason := names.check_topic(name)) is not None:
             return reason
@@ -195,47 +201,67 @@ class TopicTable:
             return f"its create key {default_topic or '(none)'} is not a topic of this broker"
         if not key.inherited:
             return f"its create key {default_topic} does not pass its permission on"
-        return self._full()
+        if name.startswith(_OF_GROUPS):
+            return f"{name} belongs to a group that does not exist"
+        used, total = self._counted(), self.rules.topics_max
+        if used >= total:
+            return (
+                f"this broker already has {used} topics, the most that are created by themselves "
+                "(autoCreateTopicsMax)"
+            )
+        return self._new_names.refusal(by, used, total)
+
+    def _counted(self) -> int:
+        """Return the number of topics that are of no group."""
+        generation, count = self._count
+        if generation != self.generation:
+            count = sum(not name.startswith(_OF_GROUPS) for name in self._topics)
+            self._count = self.generation, count
+        return count
 
     def auto_create(
-        self, name: str, *, default_topic: str, queue_nums: int, sys_flag: int = 0, now_ms: int
+        self,
+        name: str,
+        *,
+        default_topic: str,
+        queue_nums: int,
+        sys_flag: int = 0,
+        now_ms: int,
+        by: Stranger | None = None,
     ) -> TopicConfig | None:
         """Create the topic a producer sent to, or return the existing one; None: see `creation_refusal`."""
         if (existing := self._topics.get(name)) is not None:
             return existing
-        if self.creation_refusal(name, default_topic) is not None:
+        if self.creation_refusal(name, default_topic, by) is not None:
             return None
+        self._new_names.note(name, by)
+        used = self._counted()
         key = self._topics[default_topic]
         queues = max(0, min(queue_nums, key.write_queues))
-        return self._put(
+        made = self._put(
             TopicConfig(name, queues, queues, key.perm & ~Permission.INHERIT, key.filter_type, sys_flag),
             now_ms,
         )
+        self._count = self.generation, used + 1  # not counted anew for each of many
+        return made
 
     def create_retry(
         self, group: str, *, queue_nums: int = 1, sys_flag: int = 0, now_ms: int
     ) -> TopicConfig | None:
-        """Return the `%RETRY%` topic of a group, created if need be in spite of the switch for topics."""
+        """Return the `%RETRY%` topic of a group that exists, created if need be in spite of the rules for topics."""
         return self._create_internal(names.retry_topic(group), queue_nums, sys_flag, now_ms)
 
     def create_dlq(self, group: str, *, now_ms: int) -> TopicConfig | None:
-        """The `%DLQ%` topic of a group, one queue, created if need be."""
+        """Return the `%DLQ%` topic of a group that exists, with one queue, created if need be."""
         return self._create_internal(names.dlq_topic(group), 1, 0, now_ms)
 
     def _create_internal(self, name: str, queue_nums: int, sys_flag: int, now_ms: int) -> TopicConfig | None:
         if (existing := self._topics.get(name)) is not None:
             return existing
-        if names.check_topic(name) is not None or self._full() is not None:
+        if names.check_topic(name) is not None:
             return None
         queues = max(1, min(queue_nums, QUEUES_MAX))
         return self._put(TopicConfig(name, queues, queues, READ_WRITE, sys_flag=sys_flag), now_ms)
-
-    def _full(self) -> str | None:
-        if len(self._topics) >= self.rules.topics_max:
-            return (
-                f"this broker already has {len(self._topics)} topics, the most that are created by themselves"
-            )
-        return None
 
     # -- an administrator's changes --------------------------------------------------------------------
 
@@ -261,6 +287,7 @@ class TopicTable:
         if self._topics.pop(name, None) is None:
             return False
         self._texts.pop(name, None)
+        self._new_names.forget(name)
         self._changed(now_ms)
         return True
 

@@ -5,6 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 
+@dataclass(frozen=True)
+class From:
+    """A client, as far as tables count what it makes."""
+
+    peer_host: str
+
+
 class FakeLink:
     """A client's connection, as a session of the remoting port sees it."""
 

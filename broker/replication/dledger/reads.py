@@ -19,6 +19,7 @@ import msgspec
 from broker.context import BrokerContext
 from broker.replication.dledger.pull_commits import KEEP_MS, PullCommits
 from broker.replication.dledger.state import LedgerState
+from broker.state.shares import Stranger
 from ha.dledger.ledger import LedgerShell
 from ha.raft.types import MemberId, Point
 from ropewalk.codes import ResponseCode
@@ -105,11 +106,13 @@ class GroupReads:
 
     # -- offsets that pulls commit -------------------------------------------------------------------
 
-    def commit_of_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def commit_of_pull(
+        self, group: str, topic: str, queue_id: int, offset: int, by: Stranger | None = None
+    ) -> None:
         """Take the offset that a pull commits here. Raises ValueError as `OffsetTable.commit` does."""
         context = self._context
         if self.leads:
-            context.offsets.commit(group, topic, queue_id, offset)
+            context.offsets.commit(group, topic, queue_id, offset, by)
         else:
             self._pull_commits.note(group, topic, queue_id, offset, context.monotonic_ms())
 

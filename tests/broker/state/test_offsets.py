@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.state import offsets
 from broker.state.offsets import QUEUE_ID_MAX, OffsetTable, real_queue_id
 from ropewalk.format import fastjson
+from tests.support.links import From
 
 NOW = 1_700_000_000_000
 
@@ -55,15 +55,31 @@ def test_a_queue_that_cannot_exist_is_refused(queue_id: int) -> None:
     assert table.changed == 0 and len(table) == 0
 
 
-def test_strangers_cannot_pair_topics_with_groups_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offsets, "PAIRS_MAX", 10)
-    table = OffsetTable()
+def test_strangers_cannot_pair_topics_with_groups_without_end() -> None:
+    table = OffsetTable(pairs_max=10)
     for n in range(10):
         table.commit("g", f"T{n}", 0, 1)
     with pytest.raises(ValueError, match="are the most"):
         table.commit("g", "T10", 0, 1)
     table.commit("g", "T3", 1, 2)
     assert len(table) == 10
+
+
+def test_an_address_that_has_as_many_pairs_as_are_free_is_refused_and_no_other_one() -> None:
+    table = OffsetTable(pairs_max=10)
+    greedy, honest = From("192.0.2.1"), From("192.0.2.2")
+    refused = 0
+    for n in range(20):
+        try:
+            table.commit("g", f"T{n}", 0, 1, greedy)
+        except ValueError:
+            refused += 1
+    assert (len(table), refused) == (5, 15)
+    table.commit("mine", "T0", 0, 1, honest)
+    table.commit("g", "T3", 1, 2, greedy)
+    table.remove_topic("T0")
+    table.commit("g", "T11", 0, 1, greedy)
+    assert len(table) == 5, "what is removed counts no more"
 
 
 def test_only_a_change_counts_as_one() -> None:

@@ -9,6 +9,7 @@ from broker.state import queue_locks as locks
 from broker.state.queue_locks import EXPIRY_MS, LockedQueue, LockRequest, LockTable
 from ropewalk.codes import RequestCode, ResponseCode
 from tests.broker.harness import Client, InProcess
+from tests.support.links import From
 
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
 
@@ -79,10 +80,18 @@ def test_what_has_expired_is_forgotten(table: LockTable) -> None:
     assert len(table) == 0
 
 
-def test_a_table_that_is_full_locks_only_what_it_knows(
-    table: LockTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(locks, "LOCKS_MAX", 2)
+def test_an_address_that_has_as_many_locks_as_are_free_gets_no_more_of_them_and_others_do() -> None:
+    table = LockTable(locks_max=10)
+    greedy, honest = From("192.0.2.1"), From("192.0.2.2")
+    assert table.lock(wish("a", *range(9)), 0, greedy) == list(queues(*range(5)))
+    assert table.lock(wish("z", 0, 1, group="other"), 0, honest) == list(queues(0, 1))
+    assert table.lock(wish("a", 7), 0, greedy) == []
+    table.expire(60_001)
+    assert table.lock(wish("a", 7), 60_001, greedy) == list(queues(7))
+
+
+def test_a_table_that_is_full_locks_only_what_it_knows() -> None:
+    table = LockTable(locks_max=2)
     assert table.lock(wish("a", 0, 1, 2), 0) == list(queues(0, 1))
     assert table.lock(wish("z", 5, group="other"), 0) == []
     assert table.lock(wish("a", 0, 1, 2), 1) == list(queues(0, 1))

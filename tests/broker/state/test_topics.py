@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.state.data_version import DataVersion
+from broker.state.groups import GroupTable
 from broker.state.json_file import StoreConfigRefused
 from broker.state.topics import QUEUES_MAX, TopicConfig, TopicRules, TopicTable
 from ropewalk.format import fastjson
@@ -140,7 +141,8 @@ class TestAutomaticCreation:
         made = [create(topics, f"T{n}") for n in range(30)]
         assert len(topics) == 20 and made[-1] is None
         assert "already has 20 topics" in (topics.creation_refusal("T", "TBW102") or "")
-        assert topics.create_retry("g", now_ms=NOW) is None
+        assert topics.create_retry("g", now_ms=NOW) is not None, "its group exists"
+        assert topics.create_dlq("g", now_ms=NOW) is not None
         assert topics.update(TopicConfig("by-hand", 4, 4), NOW)
 
 
@@ -265,10 +267,15 @@ class TestRegistration:
         assert topics.register_body(4) != topics.register_body(6)
 
     def test_the_table_of_the_largest_number_of_longest_names_fits_a_frame(self) -> None:
-        topics = TopicTable(RULES)
-        for n in range(200):
-            topics.create_retry(f"{n:0248}", now_ms=NOW)
-        assert len(topics.register_body()) / 200 * RULES.topics_max < 16 * 1024 * 1024 - 4096
+        topics = table(RULES)
+        for n in range(100):  # two hundredths of all
+            create(topics, f"{n:0127}")
+            create(topics, f"a{n:0126}")
+        for n in range(100):
+            topics.create_retry(f"{n:0120}", now_ms=NOW)
+            topics.create_dlq(f"{n:0120}", now_ms=NOW)
+        assert (RULES.topics_max, GroupTable().groups_max) == (20_000, 10_000)
+        assert len(topics.register_body()) * 100 < 16 * 1024 * 1024 - 4096
 
     def test_topics_that_no_list_shows_are_not_registered(self) -> None:
         topics = table()
