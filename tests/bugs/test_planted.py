@@ -21,7 +21,7 @@ from tests.sim.kv.planted import DAMAGE_BUGS, RARE_BUGS, REGIONS_BUGS
 from tests.sim.ledger.planted import BUGS as LEDGER_BUGS
 from tests.sim.planted_in_deferred import BUGS as DEFERRED_BUGS
 from tests.sim.planted_in_group import BUGS as GROUP_BUGS
-from tests.sim.planted_in_group import SHORTER_BUGS
+from tests.sim.planted_in_group import SHORTER_BUGS, STRANGER_BUGS
 from tests.sim.planted_in_store import BUGS as SIMULATION_BUGS
 from tests.sim.raft.planted import BUGS as RAFT_BUGS
 from tests.sim.raft.planted import STORE_BUGS as RAFT_STORE_BUGS
@@ -66,7 +66,8 @@ def tell(name: str, seed: int, began: float, found: str) -> None:
 
 def test_every_planted_bug_has_a_checker_that_must_find_it() -> None:
     assert plant.names() == sorted(
-        {*FLUSH_BUGS, *CRASH_BUGS, *SIMULATION_BUGS, *GROUP_BUGS, *SHORTER_BUGS, *DEFERRED_BUGS}
+        {*FLUSH_BUGS, *CRASH_BUGS, *SIMULATION_BUGS, *GROUP_BUGS, *SHORTER_BUGS, *STRANGER_BUGS}
+        | {*DEFERRED_BUGS}
         | {*RAFT_BUGS, *RAFT_STORE_BUGS, *LEDGER_BUGS, *DRILL_BUGS, *KV_BUGS, *REGION_BUGS}
         | {*TEST_BUGS, *KV_WORLD_BUGS, *REGIONS_BUGS, *RARE_BUGS, *DAMAGE_BUGS}
     )

@@ -1,10 +1,10 @@
 """Run simulated lives of the shipped code: `python -m tests.sim --seeds 2000`, or one again with `--seed 17`.
 
-Eight worlds: `store` is one store on a disk that forgets, `group` a master and two slaves with producers and an
-operator, `shorter` such a group whose master comes back with a shorter log, `deferred` one with timers and
-transactions, `ledger` three members of DLedger mode with clients that read, `kv` such members that serve a region of
-the key-value store, `regions` four regions and more of it, `damage` one or more of them with flipped bytes in their
-logs.
+Nine worlds: `store` is one store on a disk that forgets, `group` a master and two slaves with producers and an
+operator, `stranger` such a group with a secret and a stranger that speaks every code, `shorter` a group whose master
+comes back with a shorter log, `deferred` one with timers and transactions, `ledger` three members of DLedger mode with
+clients that read, `kv` such members that serve a region of the key-value store, `regions` four regions and more of it,
+`damage` one or more of them with flipped bytes in their logs.
 `--bug NAME` plants a bug of tests/bugs first, `--mode` chooses the flush (store), the class of promise (group), the
 length (regions: 400 or 10,000 calls) or how many regions there are (damage). The exit status is 1 if a promise was
 broken, and the line says with which command it can be seen again.
@@ -20,6 +20,7 @@ from collections.abc import Callable
 MODES = {
     "store": ("sync", "async"),
     "group": ("A1", "A3"),
+    "stranger": ("A1", "A3"),
     "shorter": ("A1",),
     "deferred": ("A1", "A3"),
     "ledger": ("dledger",),
@@ -162,9 +163,9 @@ def _world(name: str) -> tuple[Live, type[AssertionError]]:
             }, suffered.events
 
         return of_masters, group_shorter.Broken
-    from tests.sim import deferred, group
+    from tests.sim import deferred, group, group_stranger
 
-    run = group.run if name == "group" else deferred.live
+    run = {"group": group.run, "stranger": group_stranger.live}.get(name, deferred.live)
 
     def live(seed: int, mode: str) -> tuple[dict[str, int], list[str]]:
         history = run(seed, mode)

@@ -18,6 +18,7 @@ from ha.group.roles import SLAVE
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame, encode_frame
+from ropewalk.member_proof import NONCE_SIZE, Asker
 from tests.sim.net import End
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Caller:
 
     def __init__(self, end: End, address: str) -> None:
         self.address = address
+        self.remote_address = ":".join(map(str, end.peer))
         self._end = end
         self._waiting: dict[int, tuple[trio.Event, list[Command]]] = {}
         self._opaque = 0
@@ -344,8 +346,16 @@ class Operator:
     async def _call(self, address: str, command: Command) -> Command:
         host, _, port = address.rpartition(":")
         caller = Caller(self._world.net.connect(OPERATOR, None, (host, int(port))), address)
+        secret = self._world.settings.get("ropewalkSecret", "")
         try:
-            return await caller.call(command, 1.0)
+            if not secret:
+                return await caller.call(command, 1.0)
+            asker = Asker(secret, address, caller.remote_address, self._world.chance.randbytes(NONCE_SIZE))
+            asker.challenged((await caller.call(asker.question(), 1.0)).body)
+            question = asker.prove(command)
+            answer = await caller.call(question, 1.0)
+            asker.check(question, answer)
+            return answer
         finally:
             caller.close()
 

@@ -32,3 +32,6 @@ SHORTER_BUGS = {
     "ha-shorter-master-takes-messages": 0,
 }
 """The same, of the lives in which the master comes back with a shorter log."""
+
+STRANGER_BUGS = {"ha-answers-not-proven": 0}
+"""The same, of the lives with a stranger among the callers."""

@@ -7,13 +7,15 @@ import sys
 
 import pytest
 
-from tests.sim.planted_in_group import BUGS, SEEDS, SHORTER_BUGS
+from tests.sim.planted_in_group import BUGS, SEEDS, SHORTER_BUGS, STRANGER_BUGS
 from tests.support.processes import checkout_environment
 
 
 @pytest.mark.parametrize(
     ("world", "name", "start"),
-    [("group", *bug) for bug in BUGS.items()] + [("shorter", *bug) for bug in SHORTER_BUGS.items()],
+    [("group", *bug) for bug in BUGS.items()]
+    + [("shorter", *bug) for bug in SHORTER_BUGS.items()]
+    + [("stranger", *bug) for bug in STRANGER_BUGS.items()],
 )
 def test_the_simulated_group_finds_the_bug(world: str, name: str, start: int, long_run: bool) -> None:
     first = 0 if long_run else start
