@@ -32,11 +32,11 @@ from store.log.commitlog import CommitLog
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue
 from store.retention.forced import ForcedCleaning, LogOnDisk
-from store.retention.rules import Decision, RetentionRules, Usage, decide, expired, forced_reason
+from store.retention.rules import RetentionRules, Usage, decide, expired, forced_reason
 
 _QUEUES_AT_ONCE = 64
-_FORCED_INTERVAL_MS = 1000
-"""How soon behind the removal of a young segment its room is looked for."""
+_FORCED_INTERVAL_MS = 2000
+"""How soon behind the removal of a young segment its room is looked for, and not sooner: another file may take it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class _Looked:
 
     log: Space
     queues: Space
+    allocated: int
+    """Where the newest file of the log ends; files are allocated ahead, on another thread than this one."""
     removable: int
     """How many segments may go at all; of the oldest of them it is known when they were written."""
     modified_ms: list[int]
@@ -92,7 +94,7 @@ class Cleaner:
         self._shorten = shorten
         self._checksum_directory = checksum_directory
         self._delete_from_ms = now_ms() + rules.first_ms
-        self._next_look_ms = self._next_removal_ms = self._next_queue_ms = 0
+        self._next_look_ms = self._next_removal_ms = self._next_queue_ms = self._next_young_ms = 0
         self._looking = self._removing = self._correcting = False
         self._asked = False
         self._retired: deque[Segment] = deque()
@@ -132,12 +134,13 @@ class Cleaner:
         """On the helper thread."""
         log, queues = self._space(self._log.directory), self._space(self._queue_directory)
         names = set(self._disk.names(self._log.directory))
+        allocated = max((int(name) for name in names if name.isdigit()), default=0) + self._log.segment_size
         removed = [segment for segment in known if segment.file.path.name not in names]
         modified: list[int] = []
         with contextlib.suppress(FileNotFoundError):  # removed in this moment: those before it can be judged
             for segment in segments[: self._rules.batch_max]:
                 modified.append(self._disk.modified_ms(segment.file.path))
-        return _Looked(log, queues, len(segments), modified, removed)
+        return _Looked(log, queues, allocated, len(segments), modified, removed)
 
     def _space(self, directory: Path) -> Space:
         """The file system of a directory that may not have been made yet."""
@@ -157,7 +160,9 @@ class Cleaner:
             self._is_full = not self._is_full
             self.findings.append(decision.refusal or "there is room on the disk again: messages are taken")
         may_remove = self._asked or _due(now, self._delete_from_ms, self._rules.first_ms)
-        takes_young = self._judge_young(found, decision, may_remove and not found.removed)
+        pause_ms = min(_FORCED_INTERVAL_MS, self._rules.interval_ms)
+        may_take = may_remove and not found.removed and _due(now, self._next_young_ms, pause_ms)
+        takes_young = self._judge_young(found, decision.is_forced, may_take)
         stopped = self.forced.stopped
         full = f"{decision.refusal}; {stopped}" if decision.refusal and stopped else decision.refusal
         self.refusal = full or self._unwritable
@@ -171,23 +176,22 @@ class Cleaner:
         self._asked = False
         if takes_young:
             self._give_up(1, forced_reason(usage))
-            self._next_look_ms = now + min(_FORCED_INTERVAL_MS, self._rules.interval_ms)
+            self._next_young_ms = self._next_look_ms = now + pause_ms
 
-    def _judge_young(self, found: _Looked, decision: Decision, may_remove: bool) -> bool:
+    def _judge_young(self, found: _Looked, is_forced: bool, may_remove: bool) -> bool:
         """Tell whether the oldest segment goes though it is young, by the fuller of the two file systems."""
         log = self._log
         is_log = found.log.used_percent >= found.queues.used_percent
-        ends = [segment.end_offset for segment in (*log.segments[-1:], *((log.spare,) if log.spare else ()))]
         now = LogOnDisk(
             directory=str(log.directory if is_log else self._queue_directory),
             space=found.log if is_log else found.queues,
             segment_size=log.segment_size,
             removable=found.removable,
             expired=expired(self._rules, self._now_ms(), found.modified_ms),
-            allocated=max(ends, default=0) if is_log else 0,
+            allocated=found.allocated if is_log else 0,
             is_held=any(segment.pins for segment in self._retired),
         )
-        takes = self.forced.judge(now, is_forced=decision.is_forced and may_remove)
+        takes = self.forced.judge(now, is_forced=is_forced, may_remove=may_remove)
         self.findings += self.forced.findings
         self.forced.findings.clear()
         return takes

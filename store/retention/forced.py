@@ -70,10 +70,10 @@ class ForcedCleaning:
             return self.stopped
         return self._near_words() if self._is_near else None
 
-    def judge(self, now: LogOnDisk, *, is_forced: bool) -> bool:
+    def judge(self, now: LogOnDisk, *, is_forced: bool, may_remove: bool = True) -> bool:
         """Take in a look at the disk; return whether the oldest segment goes, though it is young.
 
-        `is_forced`: the disk is too full, and no expired segment is left.
+        `is_forced`: the disk is too full, and no expired segment is left. `may_remove`: the broker runs for a minute.
         """
         space = now.space
         if not self._rules.force or space.total <= 0:
@@ -90,23 +90,26 @@ class ForcedCleaning:
             return False
         if not was_near:
             return False  # this look has said it, and the next one acts
-        why = self._why_not(now, over)
-        if why is None:
+        why = self._why_not(now, over, may_remove)
+        if why is None and not may_remove:
+            self.stopped = None
+        elif why is None:
             self.stopped, self._before, self._looks = None, now, 0
             self.removed += 1
             return True
-        if why and self.stopped is None:
-            self.findings.append(why)
-        self.stopped = why or self.stopped
+        else:
+            if why and self.stopped is None:
+                self.findings.append(why)
+            self.stopped = why or self.stopped
         return False
 
-    def _why_not(self, now: LogOnDisk, over: int) -> str | None:
+    def _why_not(self, now: LogOnDisk, over: int, may_remove: bool) -> str | None:
         """Return why nothing goes at this look; empty where the next look may know more; None where it helps."""
         used, before = now.space.used_percent, self._before
         if before is not None and before.directory == now.directory:
             gained = now.space.free - before.space.free + now.allocated - before.allocated
             if now.is_held or gained < now.segment_size // 2:
-                self._looks += 1
+                self._looks += may_remove
                 if self._looks < _LOOKS:
                     return ""
                 holder = (

@@ -81,6 +81,18 @@ def test_where_a_removal_gives_no_room_no_other_follows_until_it_does(cleaning: 
     assert cleaning.note != words
 
 
+def test_looks_at_which_nothing_may_go_do_not_forget_a_removal_that_gave_no_room(
+    cleaning: ForcedCleaning,
+) -> None:
+    """In a broker's first minute segments go only at an administrator's wish."""
+    cleaning.judge(disk_of(95), is_forced=True, may_remove=False)
+    assert not cleaning.judge(disk_of(95), is_forced=True, may_remove=False)
+    assert cleaning.judge(disk_of(95), is_forced=True)
+    for may_remove in (False, True) * 10:
+        assert not cleaning.judge(disk_of(95), is_forced=True, may_remove=may_remove)
+    assert cleaning.removed == 1 and cleaning.stopped is not None
+
+
 def test_a_reader_of_the_broker_that_holds_the_file_is_named(cleaning: ForcedCleaning) -> None:
     cleaning.judge(disk_of(88), is_forced=True)
     assert cleaning.judge(disk_of(88), is_forced=True)
