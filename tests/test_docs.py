@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,33 @@ def test_files_and_folders_that_are_named_exist(document: str) -> None:
     rooms = r"(?:ropewalk|store|ha|broker|tools|tests|docs|examples)"
     named = set(re.findall(rf"`({rooms}/[\w./]*[\w/])`", prose(document)))
     assert not {name for name in named - ELSEWHERE if not (ROOT / name).exists() and "NAME" not in name}
+
+
+@cache
+def names_of_tests() -> frozenset[str]:
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    return frozenset(
+        name for source in sources for name in re.findall(r"^ *(?:async )?def (test_\w+)", source, re.M)
+    )
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_tests_that_are_named_exist(document: str) -> None:
+    named = set(re.findall(r"`(test_\w+)`", prose(document)))
+    assert named <= names_of_tests()
+
+
+def test_each_number_in_the_table_of_strangers_stands_for_tests() -> None:
+    text = text_of("docs/operate/hardening.md")
+    rows = [row for row in text.splitlines() if row.startswith("|") and row.endswith("| not built yet |")]
+    used = {
+        int(number)
+        for row in rows
+        for group in re.findall(r"\(([\d, ]+)\)", row)
+        for number in group.split(",")
+    }
+    listed = {int(number) for number in re.findall(r"^(\d+)\. `test_", text, re.M)}
+    assert len(rows) > 10 and used == listed
 
 
 def spoken(document: str) -> Iterator[list[str]]:

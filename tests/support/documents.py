@@ -26,6 +26,7 @@ DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
 )
 TERMINAL = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
