@@ -130,7 +130,10 @@ class Listeners:
 async def connect(host: str, port: int, timeout_s: float) -> tuple[socket.socket, Address]:
     """Connect to a peer; return a socket that does not block, and the peer's address. Raises OSError."""
     with trio.move_on_after(timeout_s) as scope:
-        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        try:
+            found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (ValueError, OverflowError) as exc:  # peers name hosts and ports that cannot be
+            raise OSError(errno.EINVAL, f"{host!r} port {port} is no address: {exc}") from exc
         for n, (family, kind, protocol, _name, address) in enumerate(found, 1):
             sock = trio.socket.socket(family, kind, protocol)
             try:

@@ -419,10 +419,10 @@ class Replication:
                 await self._connect(shell, client, address)
 
     async def _connect(self, shell: Shell, client: HaClient, address: str) -> None:
-        host, _, port = address.rpartition(":")
         stream = Stream(client)
         try:
-            connection = await shell.dial(host, int(port), lambda link: stream, _CONNECT_TIMEOUT_S)
+            host, port = parse_address(address)
+            connection = await shell.dial(host, port, lambda link: stream, _CONNECT_TIMEOUT_S)
         except (OSError, ValueError) as exc:  # ValueError: a name that is none, of a name server's choice
             client.failed(f"{address}: {getattr(exc, 'strerror', None) or exc}")
             return

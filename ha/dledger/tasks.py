@@ -18,6 +18,7 @@ from ha.dledger.links.link import Connection, PeerLink
 from ha.dledger.links.peers import INTRODUCTION_MS, Peers
 from ha.dledger.links.probe import IntroductionProbe
 from ha.raft.types import Link, MemberId
+from ropewalk.client.core.addresses import BadAddress, parse_address
 
 TICK_S = 0.02
 _DIAL_S = 2.0
@@ -72,7 +73,6 @@ async def probe_member(
     peers: Peers, shell: Dialer, member: MemberId, address: str, done: Callable[[str | None], None]
 ) -> None:
     """Probe an address for a member: tell `done` None if it or nothing listens there, and the reason otherwise."""
-    host, _, port = address.rpartition(":")
     over = trio.Event()
     asked: list[IntroductionProbe] = []
     answers: list[str | None] = []
@@ -88,8 +88,9 @@ async def probe_member(
 
     with trio.move_on_after(INTRODUCTION_MS / 1000) as scope:
         try:
-            await shell.dial(host, int(port), session, _DIAL_S)
-        except OSError:
+            host, port = parse_address(address)
+            await shell.dial(host, port, session, _DIAL_S)
+        except (BadAddress, OSError):
             answers.append(None)
         else:
             await over.wait()
@@ -123,13 +124,14 @@ async def _keep_linked(
         gone = trio.Event()
         began = trio.current_time()
         place = places[times % len(places)]
-        host, _, port = place.rpartition(":")
         try:
-            await shell.dial(host, int(port), partial(_session, ledger, peer, kind, gone.set), _DIAL_S)
-        except OSError as exc:
+            host, port = parse_address(place)
+            await shell.dial(host, port, partial(_session, ledger, peer, kind, gone.set), _DIAL_S)
+        except (BadAddress, OSError) as exc:
             times += 1
+            why = exc.strerror or exc if isinstance(exc, OSError) else exc
             if (status := peers.status.get(peer)) is not None:
-                status.why = f"{place}: {exc.strerror or exc}"
+                status.why = f"{place}: {why}"
         else:
             await gone.wait()
             times += (

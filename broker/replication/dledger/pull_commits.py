@@ -15,9 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from broker.state.offsets import SEPARATOR
+import msgspec
 
-__all__ = ["PullCommits"]
+from broker.state.offsets import SEPARATOR
+from ropewalk.errors import RemoteProtocolError
+
+__all__ = ["PullCommits", "batch_untrusted"]
 
 BATCH_MS: Final = 100
 """How long a commit waits for others to be forwarded with it, as a leader has it wait to be logged."""
@@ -101,3 +104,17 @@ def _table(commits: dict[Key, tuple[int, int]]) -> dict[str, dict[int, int]]:
     for (topic, group, queue_id), (offset, _at) in commits.items():
         table.setdefault(f"{topic}{SEPARATOR}{group}", {})[queue_id] = offset
     return table
+
+
+class _Batch(msgspec.Struct):
+    offsets: dict[str, dict[int, int]] = {}
+    again: dict[str, dict[int, int]] = {}
+
+
+def batch_untrusted(body: bytes) -> dict[str, dict[str, dict[int, int]]]:
+    """Return the batch that a follower has sent. Raises `RemoteProtocolError`."""
+    try:
+        batch = msgspec.json.decode(body, type=_Batch)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise RemoteProtocolError(f"the offsets of a follower cannot be read: {exc}") from exc
+    return {"offsets": batch.offsets, "again": batch.again}

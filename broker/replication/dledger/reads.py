@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from broker.context import BrokerContext
-from broker.replication.dledger.pull_commits import KEEP_MS, PullCommits
+from broker.replication.dledger.pull_commits import KEEP_MS, PullCommits, batch_untrusted
 from broker.replication.dledger.state import LedgerState
 from broker.state.shares import Stranger
 from ha.dledger.ledger import LedgerShell
@@ -133,7 +133,7 @@ class GroupReads:
 
     def _commit_batch(self, request: Command, send: Callable[[bytes], None]) -> None:
         """Store what pulls have committed at a follower, and answer when a quorum has it."""
-        self._state.commit_batch(msgspec.json.decode(request.body))
+        self._state.commit_batch(batch_untrusted(request.body))
         self.logged(
             lambda why: request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, why),
             request.reply(ResponseCode.SUCCESS),

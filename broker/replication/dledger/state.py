@@ -305,7 +305,7 @@ class LedgerState:
             if time_ms >= since_ms and (offset := offsets.query(group, topic, queue_id)) is not None
         ]
 
-    def commit_batch(self, batch: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
+    def commit_batch(self, batch: Mapping[str, Mapping[str, Mapping[int, int]]]) -> None:
         """Store offsets that followers were told of (`PullCommits`)."""
         context = self._context
         for is_again in (False, True):
@@ -514,7 +514,9 @@ def _pairs(keys: list[str] | tuple[str, ...]) -> list[tuple[str, str]]:
     return found
 
 
-def _offsets(table: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[tuple[str, str], dict[int, int]]]:
+def _offsets(
+    table: Mapping[str, Mapping[str, int] | Mapping[int, int]],
+) -> Iterator[tuple[tuple[str, str], dict[int, int]]]:
     for key, queues in table.items():
         topic, _, group = key.partition(SEPARATOR)
         yield (topic, group), {int(queue_id): offset for queue_id, offset in queues.items()}

@@ -18,6 +18,7 @@ from broker.replication.master_slave import Replication
 from broker.replication.member import HaMember
 from broker.replication.slave.peer import NotSame, Peer, Trust
 from ha.group.roles import QuorumPolicy, RoleDecision, RoleRecord
+from ropewalk.client.core.addresses import Address, BadAddress, parse_address
 
 __all__ = ["SlaveBroker", "master_address"]
 
@@ -31,8 +32,11 @@ def master_address(record: RoleRecord, replication: Replication, configured: str
     known = record.master or configured or replication.master_address
     if known or not replication.master_ha:
         return known
-    host, _, port = replication.master_ha.rpartition(":")
-    return f"{host}:{int(port) - 1}"
+    try:
+        host, port = parse_address(replication.master_ha)
+    except BadAddress:
+        return ""
+    return str(Address(host, port - 1))
 
 
 class SlaveBroker:

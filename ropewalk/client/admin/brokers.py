@@ -13,6 +13,7 @@ from ropewalk.client.admin.results import (
     Statistics,
     read_sinks,
     read_statistics,
+    read_table,
 )
 from ropewalk.client.core.steps import Steps, answer_header
 from ropewalk.codes import RequestCode, ResponseCode
@@ -39,7 +40,7 @@ class AdminCore(LedgerSteps):
         return tuple(
             BrokerStatus(
                 member,
-                {str(key): str(value) for key, value in (document_in(answer).get("table") or {}).items()},
+                {key: str(value) for key, value in read_table(document_in(answer), "table").items()},
             )
             for member, answer in answers
         )

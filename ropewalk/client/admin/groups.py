@@ -24,9 +24,11 @@ from ropewalk.client.admin.results import (
     read_consumers,
     read_group_config,
     read_member,
+    read_objects,
     read_offsets,
     read_producers,
     read_progress,
+    read_table,
     write_group_config,
 )
 from ropewalk.client.admin.topics import TopicSteps
@@ -251,9 +253,9 @@ class GroupSteps(TopicSteps):
         )
         by_group: dict[str, list[Document]] = {}
         for _, answer in answers:
-            for entry in document_in(answer).get("consumeStatsList") or ():
-                for group, parts in entry.items():
-                    by_group.setdefault(str(group), []).extend(parts)
+            for entry in read_objects(document_in(answer), "consumeStatsList"):
+                for group in entry:
+                    by_group.setdefault(str(group), []).extend(read_objects(entry, group))
         everything = (read_progress(group, parts) for group, parts in sorted(by_group.items()))
         return tuple(progress for progress in everything if progress.queues)
 
@@ -380,7 +382,7 @@ class GroupSteps(TopicSteps):
             ext = {"groupSeq": str(len(found)), "dataVersion": "", "maxGroupNum": "1000"}
             command = Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, ext)
             answer = yield from ask_twice(member.address, command, self._timeout_s)
-            table = document_in(answer).get("subscriptionGroupTable") or {}
+            table = read_table(document_in(answer), "subscriptionGroupTable")
             before = len(found)
             for entry in table.values():
                 config = read_group_config(entry)

@@ -19,6 +19,7 @@ from ropewalk.client.admin.results import (
     MessageTrack,
     TrackState,
     read_direct_result,
+    read_numbers,
 )
 from ropewalk.client.admin.retries import Retries, delays_of, judge
 from ropewalk.client.core.connection import Unreachable
@@ -182,12 +183,11 @@ class MessageSteps(GroupSteps):
         for member in masters:
             answer = yield from self.query(member.address, RequestCode.GET_ALL_DELAY_OFFSET)
             assert answer is not None
-            table = document_in(answer).get("offsetTable") or {}
-            delivered = {str(level): offset for level, offset in table.items()}
+            delivered = read_numbers(document_in(answer), "offsetTable")
             left = at_most
             for level in range(1, levels + 1):
                 queue = Queue(member.broker_name, level - 1)
-                offset: int | None = int(delivered.get(str(level), 0))
+                offset: int | None = delivered.get(str(level), 0)
                 while offset is not None and left > 0:
                     messages, offset = yield from self._pull_at(
                         member.address, SCHEDULE_TOPIC, queue, offset, PULL_COUNT

@@ -36,6 +36,45 @@ def _reads_a_peer(reader: Callable[P, T]) -> Callable[P, T]:
     return guarded
 
 
+# Parts of documents
+
+
+@_reads_a_peer
+def read_texts(document: Document, name: str) -> tuple[str, ...]:
+    """Return the texts of a list."""
+    found = document.get(name) or ()
+    if not isinstance(found, list | tuple):
+        raise TypeError(f"{name} is no list")
+    return tuple(map(str, found))
+
+
+@_reads_a_peer
+def read_table(document: Document, name: str) -> dict[str, Any]:
+    """Return a table whose keys are texts."""
+    return {str(key): value for key, value in (document.get(name) or {}).items()}
+
+
+@_reads_a_peer
+def read_numbers(document: Document, name: str) -> dict[str, int]:
+    """Return a table of whole numbers whose keys are texts."""
+    return {key: int(value) for key, value in read_table(document, name).items()}
+
+
+@_reads_a_peer
+def read_number(document: Document, name: str) -> int:
+    """Return a whole number."""
+    return int(document[name])
+
+
+@_reads_a_peer
+def read_objects(document: Document, name: str) -> tuple[dict[str, Any], ...]:
+    """Return the objects of a list."""
+    found = tuple(document.get(name) or ())
+    if not all(isinstance(each, dict) for each in found):
+        raise TypeError(f"{name} has entries that are no objects")
+    return found
+
+
 # Brokers
 
 
@@ -652,7 +691,7 @@ def read_member(client: ClientConnection, document: Document) -> MemberStatus:
         sum(float(status.get("consumeOKTPS") or 0) for status in statuses),
         sum(float(status.get("consumeFailedTPS") or 0) for status in statuses),
         max(handling, default=0.0),
-        int(started) if started.isdigit() else 0,
+        int(started) if started.isascii() and started.isdigit() and len(started) < 20 else 0,
     )
 
 

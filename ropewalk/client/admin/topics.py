@@ -15,6 +15,7 @@ from ropewalk.client.admin.results import (
     BrokerMember,
     TopicConfig,
     TopicStatus,
+    read_texts,
     read_topic_config,
     read_topic_status,
 )
@@ -22,7 +23,7 @@ from ropewalk.client.core.messages import command_of
 from ropewalk.client.core.routes import DEFAULT_TOPIC, TopicRoute
 from ropewalk.client.core.steps import Steps, answer_header
 from ropewalk.codes import Permission, RequestCode, ResponseCode
-from ropewalk.errors import Rejected, RemoteProtocolError, error_for
+from ropewalk.errors import Rejected, error_for
 from ropewalk.format.headers import (
     ClusterHeader,
     CreateTopicHeader,
@@ -86,8 +87,8 @@ class TopicSteps(ClusterSteps):
         answers = yield from self.query_all(
             masters, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic)
         )
-        groups = (document_in(answer).get("groupList") or () for _, answer in answers)
-        return tuple(sorted({str(group) for found in groups for group in found}))
+        groups = (read_texts(document_in(answer), "groupList") for _, answer in answers)
+        return tuple(sorted({group for found in groups for group in found}))
 
     # Making and changing
 
@@ -237,11 +238,7 @@ class TopicSteps(ClusterSteps):
 
     def _look_at_a_name_server(self, code: int, header: ClusterHeader | None = None) -> Steps[list[str]]:
         command = Command(code) if header is None else command_of(code, header)
-        document = document_in((yield from self._directory.ask(command)))
-        names = document.get("topicList") or []
-        if not isinstance(names, list):
-            raise RemoteProtocolError("the name server's list of topics is no list")
-        return [str(name) for name in names]
+        return list(read_texts(document_in((yield from self._directory.ask(command))), "topicList"))
 
 
 def _additions(attributes: Mapping[str, str]) -> dict[str, str]:

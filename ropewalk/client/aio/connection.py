@@ -65,6 +65,8 @@ async def open_connection(
         raise Unreachable(f"cannot connect to {where}: it does not answer in time") from exc
     except OSError as exc:
         raise Unreachable(f"cannot connect to {where}: {_reason(exc)}") from exc
+    except ValueError as exc:  # a peer may call another one by a name that no host can have
+        raise Unreachable(f"cannot connect to {where}: {exc}") from exc
     connection = AsyncConnection(where, stream, timeout, on_request)
     failure: Exception | None = None
     try:

@@ -69,6 +69,8 @@ class Connection:
             )
         except OSError as exc:
             raise Unreachable(f"cannot connect to {self.address}: {_reason(exc)}") from exc
+        except ValueError as exc:  # a peer may call another one by a name that no host can have
+            raise Unreachable(f"cannot connect to {self.address}: {exc}") from exc
         renew_after_fork(self)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setblocking(False)

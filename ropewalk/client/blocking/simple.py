@@ -19,7 +19,8 @@ from types import TracebackType
 
 import msgspec
 
-from ropewalk.client.admin.results import topic_kind
+from ropewalk.client.admin.cluster import document_in
+from ropewalk.client.admin.results import read_texts, topic_kind
 from ropewalk.client.blocking.connection import TIMEOUT_S, Connection
 from ropewalk.client.core.addresses import AddressRing, parse_address_list
 from ropewalk.client.core.connection import NoMaster, Unreachable
@@ -53,7 +54,6 @@ from ropewalk.client.core.steps import answer_header, require_success
 from ropewalk.client.machine import name_servers_or_default
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, error_for
-from ropewalk.format import fastjson
 from ropewalk.format.headers import (
     GetMaxOffsetHeader,
     OffsetResponseHeader,
@@ -328,12 +328,12 @@ class Client:
     def topics(self) -> tuple[str, ...]:
         """Return the topics of users, sorted: without retry and dead-letter topics, and the brokers' own."""
         names, system = (
-            [str(name) for name in fastjson.loads(answer.body).get("topicList") or ()]
+            read_texts(document_in(answer), "topicList")
             for code in (
                 RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
                 RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
             )
-            for answer in (require_success(self._ask_name_server(Command(code))),)
+            for answer in (self._ask_name_server(Command(code)),)
         )
         return tuple(sorted(name for name in names if topic_kind(name, system) == "normal"))
 

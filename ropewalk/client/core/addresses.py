@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from ropewalk.errors import RopewalkError
+
 NAME_SERVER_PORT = 9876
 PORT_MAX = 65535
 DEFAULT_NAME_SERVER = f"127.0.0.1:{NAME_SERVER_PORT}"
@@ -27,7 +29,7 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class BadAddress(ValueError):
+class BadAddress(RopewalkError, ValueError):
     """The text is not an address; the message names the expected form."""
 
 

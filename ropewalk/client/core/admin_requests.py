@@ -91,13 +91,13 @@ def reset_offsets(request: Command, group: str) -> dict[TopicQueue, int]:
             ]
         else:
             rows = [(key, int(offset)) for key, offset in fastjson.queue_keys(table or {}).items()]
-    except (RopewalkError, ValueError, TypeError, KeyError, AttributeError):
+        return {
+            TopicQueue(key.topic, Queue(key.broker_name, key.queue_id)): offset
+            for key, offset in rows
+            if key.topic == header.topic and offset >= 0
+        }
+    except (RopewalkError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return {}
-    return {
-        TopicQueue(key.topic, Queue(key.broker_name, key.queue_id)): offset
-        for key, offset in rows
-        if key.topic == header.topic and offset >= 0
-    }
 
 
 def offsets_document(states: Iterable[QueueState], topic: str) -> bytes:

@@ -145,7 +145,7 @@ def parse_route(body: bytes) -> TopicRoute:
         _check_count(sum(max(each.read_queue_count, each.write_queue_count) for each in queues))
         ordered = _ordered_queues(document.get("orderTopicConf") or "")
         return TopicRoute({broker.name: broker for broker in brokers}, queues, ordered)
-    except (ValueError, TypeError, KeyError, AttributeError) as exc:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as exc:
         raise RemoteProtocolError(f"the name server's route data cannot be read: {exc}") from exc
 
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from ropewalk.client.admin.cluster import ClusterSteps, document_in
+from ropewalk.client.admin.results import read_number, read_objects, read_texts
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.steps import Steps, ask
 from ropewalk.client.kv.results import Fenced, KvStatus
@@ -180,7 +181,7 @@ class RegionRequests(ClusterSteps):
         group = sorted({each.address for each in members if each.broker_name in groups} & serving)
         routes = Routes(tuple(group))
         for _member, document in told:
-            routes.learn(document.get("regions") or ())
+            routes.learn(read_objects(document, "regions"))
         if not len(routes):
             raise TryLater(
                 "the members of the key-value store that answer lack a part of it, and tell of no region"
@@ -194,7 +195,7 @@ class RegionRequests(ClusterSteps):
         return tuple(
             KvStatus(member, region)
             for member, answer in answers
-            for region in document_in(answer).get("regions") or ()
+            for region in read_objects(document_in(answer), "regions")
         )
 
 
@@ -209,16 +210,18 @@ def decoded(decode: Callable[[bytes], T], answer: Command) -> T:
 def _is_removed(document: Mapping[str, Any], told: Iterable[tuple[object, Mapping[str, Any]]]) -> bool:
     """Return whether the newest members that anybody told of lack the one who told `document`."""
     known = [each for _member, each in told if "members" in each]
-    newest = max(known, key=lambda each: int(each["index"]), default=None)
-    return newest is not None and "member" in document and document["member"] not in newest["members"]
+    newest = max(known, key=lambda each: read_number(each, "index"), default=None)
+    members = read_texts(newest, "members") if newest is not None else ()
+    return newest is not None and "member" in document and document["member"] not in members
 
 
 def _regions_in(answer: Command) -> Sequence[Mapping[str, Any]]:
     """Return the regions that a refusal tells of. Raises `RemoteProtocolError`."""
     try:
-        found: Sequence[Mapping[str, Any]] = fastjson.loads(answer.ext.get("regions") or "{}").get(
-            "regions", ()
-        )
-    except fastjson.FastjsonError as exc:
+        document = fastjson.loads(answer.ext.get("regions") or "{}")
+        found = document.get("regions", ()) if isinstance(document, dict) else None
+        if not isinstance(found, list | tuple) or not all(isinstance(each, dict) for each in found):
+            raise ValueError("they are no list of objects")
+    except ValueError as exc:
         raise RemoteProtocolError(f"the regions in an answer cannot be read: {exc}") from exc
     return found

@@ -53,15 +53,16 @@ class Routes:
         return len(self._ordered)
 
     def learn(self, told: Iterable[Mapping[str, Any]]) -> None:
-        """Take over the regions that a member tells of, where their epochs are newer than the known ones."""
-        for each in told:
-            id, epoch, leader = int(each["id"]), int(each["epoch"]), str(each["leader"])
-            known = self._by_id.get(id)
-            if known is None or known.epoch < epoch:
-                start, end = bytes.fromhex(each["start"]), bytes.fromhex(each["end"])
-                self._by_id[id] = Route(id, start, end, epoch, leader)
-            elif known.epoch == epoch and not known.leader:
-                known.leader = leader
+        """Take over the regions that a member tells of, where their epochs are newer than the known ones.
+
+        Raises `RemoteProtocolError` for what is none.
+        """
+        for new in [_route_untrusted(each) for each in told]:
+            known = self._by_id.get(new.id)
+            if known is None or known.epoch < new.epoch:
+                self._by_id[new.id] = new
+            elif known.epoch == new.epoch and not known.leader:
+                known.leader = new.leader
         self._ordered = sorted(self._by_id.values(), key=lambda route: route.start)
 
     def of(self, key: bytes) -> Route:
@@ -80,3 +81,11 @@ class Routes:
     def get(self, id: int) -> Route | None:
         """Return a region; None if it is not known (any more)."""
         return self._by_id.get(id)
+
+
+def _route_untrusted(told: Mapping[str, Any]) -> Route:
+    try:
+        start, end = bytes.fromhex(told["start"]), bytes.fromhex(told["end"])
+        return Route(int(told["id"]), start, end, int(told["epoch"]), str(told["leader"]))
+    except (KeyError, TypeError, ValueError, OverflowError) as exc:
+        raise RemoteProtocolError(f"a region in an answer cannot be read: {exc!r}") from exc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ropewalk.client.admin.cluster import document_in
 from ropewalk.client.core.addresses import AddressRing
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.messages import route_request
@@ -9,7 +10,6 @@ from ropewalk.client.core.routes import DEFAULT_TOPIC, NOBODY_CREATES_IT, Queue,
 from ropewalk.client.core.steps import require_success
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError
-from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
 from ropewalk.spark.live.cluster import ConnectionCache, addresses_of
 from ropewalk.spark.options import Options
@@ -75,7 +75,7 @@ class TopicRoutes:
     def has_brokers(self) -> bool:
         """Return whether any broker is registered now. Raises Unreachable."""
         answer = self._call_name_server(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
-        return bool(fastjson.loads(require_success(answer).body).get("brokerAddrTable"))
+        return bool(document_in(answer).get("brokerAddrTable"))
 
     def route(self, topic: str) -> TopicRoute:
         """Return the route of a topic, or the one that it will have when its first message creates it."""

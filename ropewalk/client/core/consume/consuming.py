@@ -507,5 +507,5 @@ def _granted(body: bytes) -> set[TopicQueue]:
             TopicQueue(str(entry["topic"]), Queue(str(entry["brokerName"]), int(entry["queueId"])))
             for entry in held
         }
-    except (ValueError, TypeError, KeyError, AttributeError) as exc:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as exc:
         raise RemoteProtocolError(f"the locked queues cannot be read: {exc!r}") from exc
