@@ -19,6 +19,7 @@ from tests.ha.kv.planted import BUGS as KV_BUGS
 from tests.sim.kv.planted import BUGS as KV_WORLD_BUGS
 from tests.sim.kv.planted import DAMAGE_BUGS, RARE_BUGS, REGIONS_BUGS
 from tests.sim.ledger.planted import BUGS as LEDGER_BUGS
+from tests.sim.ledger.planted import STRANGER_BUGS as LEDGER_STRANGER_BUGS
 from tests.sim.planted_in_deferred import BUGS as DEFERRED_BUGS
 from tests.sim.planted_in_group import BUGS as GROUP_BUGS
 from tests.sim.planted_in_group import SHORTER_BUGS, STRANGER_BUGS
@@ -69,7 +70,7 @@ def test_every_planted_bug_has_a_checker_that_must_find_it() -> None:
         {*FLUSH_BUGS, *CRASH_BUGS, *SIMULATION_BUGS, *GROUP_BUGS, *SHORTER_BUGS, *STRANGER_BUGS}
         | {*DEFERRED_BUGS}
         | {*RAFT_BUGS, *RAFT_STORE_BUGS, *LEDGER_BUGS, *DRILL_BUGS, *KV_BUGS, *REGION_BUGS}
-        | {*TEST_BUGS, *KV_WORLD_BUGS, *REGIONS_BUGS, *RARE_BUGS, *DAMAGE_BUGS}
+        | {*LEDGER_STRANGER_BUGS, *TEST_BUGS, *KV_WORLD_BUGS, *REGIONS_BUGS, *RARE_BUGS, *DAMAGE_BUGS}
     )
 
 

@@ -1,10 +1,10 @@
 """Run simulated lives of the shipped code: `python -m tests.sim --seeds 2000`, or one again with `--seed 17`.
 
-Nine worlds: `store` is one store on a disk that forgets, `group` a master and two slaves with producers and an
-operator, `stranger` such a group with a secret and a stranger that speaks every code, `shorter` a group whose master
-comes back with a shorter log, `deferred` one with timers and transactions, `ledger` three members of DLedger mode with
-clients that read, `kv` such members that serve a region of the key-value store, `regions` four regions and more of it,
-`damage` one or more of them with flipped bytes in their logs.
+Ten worlds: `store` is one store on a disk that forgets, `group` a master and two slaves with producers and an operator,
+`stranger` such a group with a secret and a stranger that speaks every code, `shorter` a group whose master comes back
+with a shorter log, `deferred` one with timers and transactions, `ledger` three members of DLedger mode with clients
+that read, `ledger-stranger` these beside such a stranger, `kv` such members that serve a region of the key-value store,
+`regions` four regions and more of it, `damage` one or more of them with flipped bytes in their logs.
 `--bug NAME` plants a bug of tests/bugs first, `--mode` chooses the flush (store), the class of promise (group), the
 length (regions: 400 or 10,000 calls) or how many regions there are (damage). The exit status is 1 if a promise was
 broken, and the line says with which command it can be seen again.
@@ -24,6 +24,7 @@ MODES = {
     "shorter": ("A1",),
     "deferred": ("A1", "A3"),
     "ledger": ("dledger",),
+    "ledger-stranger": ("dledger",),
     "kv": ("dledger",),
     "regions": ("short", "long"),
     "damage": ("one", "more"),
@@ -107,6 +108,19 @@ def _world(name: str) -> tuple[Live, type[AssertionError]]:
             }, life.told
 
         return of_members, ledger.Broken
+    if name == "ledger-stranger":
+        from tests.sim.ledger import stranger
+
+        def beside_a_stranger(seed: int, mode: str) -> tuple[dict[str, int], list[str]]:
+            life = stranger.run(seed)
+            return {
+                "messages acknowledged": len(life.messages),
+                "deaths": life.deaths,
+                "elections": len(life.elected),
+                "attempts of the stranger": life.stranger.tried,
+            }, life.told
+
+        return beside_a_stranger, stranger.Broken
     if name == "kv":
         from tests.sim.kv import world as kv
 

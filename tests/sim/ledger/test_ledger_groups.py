@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from tests.sim.ledger import stranger
 from tests.sim.ledger.world import run
 from tests.sim.seeds import seeds_of, told
 
@@ -35,6 +36,17 @@ def test_a_group_keeps_its_promises_and_reads_are_linearizable(part: int, long_r
     assert seen["messages"] > 12 * seen["lives"]
     assert seen["deaths"] > 0.6 * seen["lives"]
     assert seen["others"] > seen["lives"]
+
+
+def test_a_stranger_who_lacks_the_secret_changes_nothing(long_run: bool) -> None:
+    """A failing seed is seen again with `python -m tests.sim --world ledger-stranger --seed N`."""
+    fixed, daily = (1000, 1000) if long_run else (12, 4)
+    for seed in seeds_of(0, 1, fixed, daily):
+        try:
+            assert stranger.run(seed).stranger.tried
+        except BaseException as failure:
+            failure.add_note(told(f"python -m tests.sim --world ledger-stranger --seed {seed}"))
+            raise
 
 
 def test_one_seed_tells_one_story() -> None:

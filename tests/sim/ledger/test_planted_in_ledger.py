@@ -7,14 +7,15 @@ import sys
 
 import pytest
 
-from tests.sim.ledger.planted import BUGS, SEEDS
+from tests.sim.ledger.planted import BUGS, SEEDS, STRANGER_BUGS
 from tests.support.processes import checkout_environment
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", [*BUGS, *STRANGER_BUGS])
 def test_the_simulated_group_finds_the_bug(name: str, long_run: bool) -> None:
-    first = 0 if long_run else BUGS[name]
-    command = [sys.executable, "-m", "tests.sim", "--world", "ledger", "--bug", name]
+    first = 0 if long_run else (BUGS | STRANGER_BUGS)[name]
+    world = "ledger" if name in BUGS else "ledger-stranger"
+    command = [sys.executable, "-m", "tests.sim", "--world", world, "--bug", name]
     done = subprocess.run(
         [*command, "--first", str(first), "--seeds", str(SEEDS)],
         env=checkout_environment(),
