@@ -35,7 +35,9 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from broker.remoting.origins import origin_of
 from broker.state.data_version import DataVersion
+from broker.state.shares import Stranger
 from ropewalk.codes import Permission, UnitSysFlag
 from ropewalk.format.names import SYNC_BROKER_MEMBER_PREFIX
 from ropewalk.format.sliced_json import finish
@@ -53,6 +55,8 @@ TOPICS_PER_STEP = 500
 """Topics of one broker set, counting those its registrations no longer name."""
 TOPICS_MAX = 500_000
 """Topics of all broker sets together; one that two sets serve counts twice."""
+_SHARE = 3
+"""How many times as many entries as are free the brokers of one address may have, while half of a table is taken."""
 
 I31 = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 """The range that Java's and Go's readers of a route accept as a count or as flags."""
@@ -236,9 +240,9 @@ class RouteTable:
         addresses[r.broker_id] = r.address
         is_lowest_slave = r.broker_id != MASTER_ID and r.broker_id == min(addresses)
         sets_topics = r.broker_id == MASTER_ID or (is_lowest_slave and r.enable_acting_master is not None)
-        self._check_room_for_broker(key, r.broker_name)
+        self._check_room_for_broker(key, r.broker_name, peer)
         if sets_topics:
-            yield from self._check_room_for_topics(r.broker_name, r.topics)
+            yield from self._check_room_for_topics(r.broker_name, r.topics, peer)
 
         self._leave_other_set(key, r.broker_name)
         first = known is None or holder is None
@@ -277,16 +281,34 @@ class RouteTable:
         if live is not None and live.broker_name != broker_name:
             self.unregister(key[0], live.broker_name, key[1])
 
-    def _check_room_for_broker(self, key: tuple[str, str], broker_name: str) -> None:
+    def _brokers_from(self, peer: Hashable) -> list[str]:
+        """Return the names of the brokers that registered from the origin of this one, once for each address."""
+        if not isinstance(peer, Stranger):
+            return []
+        origin = origin_of(peer.peer_host)
+        return [
+            live.broker_name
+            for live in self._live.values()
+            if isinstance(live.peer, Stranger) and origin_of(live.peer.peer_host) == origin
+        ]
+
+    def _check_room_for_broker(self, key: tuple[str, str], broker_name: str, peer: Hashable) -> None:
         # Every set has an address and every address a life, so that one bound holds for the three.
-        if key not in self._live and len(self._live) >= BROKERS_MAX:
+        count = len(self._live)
+        if key not in self._live and count >= BROKERS_MAX:
             raise TableFull(f"{BROKERS_MAX} brokers are on record, and no more may be")
+        if key not in self._live and 2 * count >= BROKERS_MAX:
+            mine = len(self._brokers_from(peer))
+            if mine >= _SHARE * (BROKERS_MAX - count):
+                raise TableFull(
+                    f"{count} of {BROKERS_MAX} brokers are on record, {mine} of them from this address"
+                )
         known = self._clusters.get(key[0], set())
         if broker_name not in known and sum(map(len, self._clusters.values())) >= BROKERS_MAX:
             raise TableFull(f"clusters have {BROKERS_MAX} members on record, and no more may be")
 
     def _check_room_for_topics(
-        self, broker_name: str, topics: Sequence[TopicConfig]
+        self, broker_name: str, topics: Sequence[TopicConfig], peer: Hashable
     ) -> Generator[None, None, None]:
         mine = self._topics_of.get(broker_name, set())
         after = len(topics)
@@ -301,6 +323,13 @@ class RouteTable:
         total = self._entries - len(mine) + after
         if total > TOPICS_MAX:
             raise TableFull(f"all brokers together would have {total} topics, more than {TOPICS_MAX}")
+        if isinstance(peer, Stranger) and after > len(mine) and 2 * total >= TOPICS_MAX:
+            others = set(self._brokers_from(peer)) - {broker_name}
+            held = after + sum(len(self._topics_of.get(name, ())) for name in others)
+            if held > _SHARE * (TOPICS_MAX - total):
+                raise TableFull(
+                    f"all brokers together would have {total} topics of {TOPICS_MAX}, {held} of them from this address"
+                )
 
     def _set_topics(
         self, live: Live, topics: Sequence[TopicConfig], mask: int, changed: bool

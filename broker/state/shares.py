@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from broker.remoting.origins import origin_of
 
@@ -24,6 +24,7 @@ _SHARE: Final = 3
 """How many times as many names as are still free one origin may have made."""
 
 
+@runtime_checkable
 class Stranger(Protocol):
     """A client's session, as far as new entries count under its origin."""
 

@@ -13,6 +13,7 @@ from broker.namesrv.routes import Registration, RouteTable, TableFull, TopicConf
 from broker.state.data_version import DataVersion
 from ropewalk.codes import RequestCode, ResponseCode
 from tests.broker.name_server_world import A1, A2, A3, World, identity, topic
+from tests.support.links import From
 
 
 @pytest.fixture
@@ -53,6 +54,39 @@ def test_more_brokers_than_the_bound_are_refused_and_those_on_record_go_on(small
     assert small.register("10.0.0.1:1", name="b1", counter=2).code == 0
     small.server.closed("10.0.0.1:1")
     assert small.register("10.0.0.9:1", name="b9").code == 0
+
+
+def test_a_stranger_that_invents_brokers_leaves_a_quarter_of_the_places_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routes, "BROKERS_MAX", 40)
+    world, stranger = World(), From("192.0.2.66")
+    codes = [
+        world.register(f"10.0.{number}.1:1", name=f"x{number}", peer=stranger).code for number in range(60)
+    ]
+    assert codes == [0] * 30 + [ResponseCode.SYSTEM_ERROR] * 30
+    for number in range(7):
+        assert world.register(f"10.1.0.{number}:1", name=f"b{number}", peer=From("192.0.2.1")).code == 0
+    assert world.register("10.0.0.1:1", name="x0", peer=stranger, counter=2).code == 0, "it is on record"
+
+
+def test_a_stranger_that_invents_topics_of_brokers_leaves_a_quarter_of_them_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routes, "TOPICS_MAX", 400)
+    world, stranger = World(), From("192.0.2.66")
+    codes = [
+        world.register(
+            f"10.0.{number}.1:1",
+            name=f"x{number}",
+            topics=named(*(f"t{number}-{n}" for n in range(50))),
+            peer=stranger,
+        ).code
+        for number in range(10)
+    ]
+    assert codes == [0] * 6 + [ResponseCode.SYSTEM_ERROR] * 4
+    honest = named(*(f"T{n}" for n in range(60)))
+    assert world.register(topics=honest, peer=From("192.0.2.1")).code == 0
 
 
 def test_members_of_one_set_count_as_brokers(small: World) -> None:
