@@ -7,7 +7,7 @@ never delays a consumer; its place in line is bounded, and past it tools are tol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
@@ -23,7 +23,15 @@ from ropewalk.format.remoting import Command
 from ropewalk.format.sliced_json import Slices, loads_at_once, loads_in_slices
 from store.io.workers import Worker
 
-__all__ = ["ENTRIES_PER_STEP", "AdminContext", "Handler", "body_of", "object_in_slices", "object_of"]
+__all__ = [
+    "ENTRIES_PER_STEP",
+    "AdminContext",
+    "Handler",
+    "body_of",
+    "object_in_slices",
+    "object_of",
+    "table_in_slices",
+]
 
 log = structlog.get_logger("broker.admin")
 
@@ -183,6 +191,21 @@ def _not_kept(request: Command, file: str, reason: str) -> Command:
 def body_of(request: Command, value: Any) -> Command:
     """Success, with a body in fastjson's dialect."""
     return request.reply(ResponseCode.SUCCESS, body=fastjson.dumps(value))
+
+
+def table_in_slices(
+    request: Command, fields: Mapping[str, Any], table: str, rows: Mapping[str, T], write: Callable[[T], Any]
+) -> Stepwise:
+    """Return success with a whole table, written a slice at each step; `fields` stand before it."""
+    parts: list[bytes] = []
+    for count, (name, row) in enumerate(list(rows.items()), 1):
+        parts.append(fastjson.dumps(name) + b":" + fastjson.dumps(write(row)))
+        if count % ENTRIES_PER_STEP == 0:
+            yield
+    texts = {name: fastjson.dumps(value) for name, value in fields.items()}
+    texts[table] = b"{%b}" % b",".join(parts)
+    body = b",".join(fastjson.dumps(name) + b":" + texts[name] for name in sorted(texts))
+    return request.reply(ResponseCode.SUCCESS, body=b"{%b}" % body)
 
 
 def object_of(request: Command) -> dict[str, Any]:

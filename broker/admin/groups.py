@@ -18,6 +18,7 @@ from broker.admin.base import (
     body_of,
     object_in_slices,
     object_of,
+    table_in_slices,
 )
 from broker.consume.filters import FilterRules, check_expression
 from broker.remoting.refused import RequestRefused
@@ -144,9 +145,11 @@ class AdminGroups:
             )
         return body_of(request, config.to_json())
 
-    def all(self, session: Session, request: Command) -> Command:
+    def all(self, session: Session, request: Command) -> Stepwise:
         """The whole table in one answer: without a `totalGroupNum` nobody asks for further pages."""
-        return body_of(request, self._broker.groups.to_wrapper())
+        groups = self._broker.groups
+        table, write = "subscriptionGroupTable", SubscriptionGroupConfig.to_json
+        return table_in_slices(request, groups.wrapper_fields(), table, groups.shown(), write)
 
     def topics_of(self, session: Session, request: Command) -> Command:
         group = decode_header(GroupHeader, request.ext).group

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from broker.admin.base import AdminContext, Handler, body_of
+from broker.admin.base import AdminContext, Handler, body_of, table_in_slices
 from broker.remoting.refused import RequestRefused
-from broker.remoting.session import Session
+from broker.remoting.session import Session, Stepwise
 from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.fastjson import IntKeys, QueueKey, QueueKeys
@@ -186,8 +186,10 @@ class AdminOffsets:
 
         self._context.later(session, request, store_times(self._broker.store.log, places), answer)
 
-    def all_offsets(self, session: Session, request: Command) -> Command:
-        return body_of(request, self._broker.offsets.to_wrapper(self._broker.now_ms()))
+    def all_offsets(self, session: Session, request: Command) -> Stepwise:
+        offsets = self._broker.offsets
+        fields = offsets.wrapper_fields(self._broker.now_ms())
+        return table_in_slices(request, fields, "offsetTable", offsets.shown(), IntKeys)
 
     def delay_offsets(self, session: Session, request: Command) -> Command:
         return body_of(request, self._context.delay_offsets())

@@ -11,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from broker.admin.base import ENTRIES_PER_STEP, AdminContext, Handler, body_of, object_in_slices
+from broker.admin.base import (
+    ENTRIES_PER_STEP,
+    AdminContext,
+    Handler,
+    body_of,
+    object_in_slices,
+    table_in_slices,
+)
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session, Stepwise
 from broker.state.statistics import TOPIC
@@ -68,6 +75,7 @@ class AdminTopics:
                 header.order,
             )
             self._put(self._judged(config, header.attributes or ""))
+            self._broker.topics_changed()
         return self._kept(session, request)
 
     def update_list(self, session: Session, request: Command) -> Stepwise:
@@ -90,6 +98,7 @@ class AdminTopics:
                 if start:
                     yield
                 self._put(*configs[start : start + ENTRIES_PER_STEP])
+            self._broker.topics_changed()
         return self._kept(session, request)
 
     def _kept(self, session: Session, request: Command) -> Command | None:
@@ -146,7 +155,6 @@ class AdminTopics:
         self._refuse_full(*configs)
         for config in configs:
             broker.topics.update(config, broker.now_ms())
-        broker.topics_changed()
 
     # -- deleting ------------------------------------------------------------------------------------
 
@@ -197,9 +205,12 @@ class AdminTopics:
     def one(self, session: Session, request: Command) -> Command:
         return body_of(request, self._topic(request).to_json())
 
-    def all(self, session: Session, request: Command) -> Command:
+    def all(self, session: Session, request: Command) -> Stepwise:
         """The whole table in one answer: without a `totalTopicNum` nobody asks for further pages."""
-        return body_of(request, self._broker.topics.to_wrapper())
+        topics = self._broker.topics
+        return table_in_slices(
+            request, topics.wrapper_fields(), "topicConfigTable", topics.shown(), TopicConfig.to_json
+        )
 
     def system_topics(self, session: Session, request: Command) -> Command:
         found = self._broker.topics.system_topics - names.HIDDEN_TOPICS

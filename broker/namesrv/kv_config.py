@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
-KV_SIZE_MAX = 4 << 20
-"""Characters of all name spaces, keys and values together."""
+KV_SIZE_MAX = 1 << 20
+"""Characters of all name spaces, keys and values together; the order of 10,000 topics takes half of them."""
+KV_PAIRS_MAX = 10_000
 
 
 class KvConfig:
@@ -18,16 +19,18 @@ class KvConfig:
 
     def __init__(self) -> None:
         self._tables: dict[str, dict[str, str]] = {}
-        # Always the sum of `_pair_size` over all pairs.
+        # Always the sum of `_pair_size` over all pairs, and their number.
         self._size = 0
+        self._count = 0
 
     def put(self, namespace: str, key: str, value: str) -> bool:
         """Store one pair; False, and nothing is changed, when there is no room for it."""
         old = self.get(namespace, key)
         size = self._size - (0 if old is None else _pair_size(namespace, key, old))
         size += _pair_size(namespace, key, value)
-        if size > KV_SIZE_MAX:
+        if size > KV_SIZE_MAX or (old is None and self._count >= KV_PAIRS_MAX):
             return False
+        self._count += old is None
         self._tables.setdefault(namespace, {})[key] = value
         self._size = size
         return True
@@ -45,6 +48,7 @@ class KvConfig:
         if old is None:
             return
         self._size -= _pair_size(namespace, key, old)
+        self._count -= 1
         del self._tables[namespace][key]
         if not self._tables[namespace]:
             del self._tables[namespace]

@@ -27,7 +27,7 @@ from ropewalk.format.fastjson import FastjsonError
 from ropewalk.format.remoting import FRAME_SIZE_MAX
 from ropewalk.format.sliced_json import Slices, finish, loads_at_once, loads_in_slices
 
-INFLATED_SIZE_MAX = 32 << 20
+INFLATED_SIZE_MAX = 16 << 20
 """Bytes a compressed registration may grow to; 100 000 topics take about 6 MiB in this form."""
 _PLAIN_AT_ONCE_MAX = 256 << 10
 """Bytes of a plain registration that are read at once, in a millisecond."""

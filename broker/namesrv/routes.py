@@ -401,7 +401,7 @@ class RouteTable:
                 self._leaving[broker_name] = None
                 self.purge()
         elif broker_set.acting_master_allowed and not broker_set.has_master:
-            self._set_permissions(broker_name, lambda perm: perm & ~Permission.WRITE)
+            self.wipe_write_permission(broker_name)
 
     def purge(self) -> None:
         """Drop some topics of sets that have left, which no route shows any more; call now and then."""
@@ -511,17 +511,21 @@ class RouteTable:
 
         Returns the number of topics.
         """
-        return self._set_permissions(broker_name, lambda perm: perm & ~Permission.WRITE)
+        return finish(self.set_permissions(broker_name, without_write))
 
     def add_write_permission(self, broker_name: str) -> int:
-        return self._set_permissions(broker_name, lambda _: Permission.READ | Permission.WRITE)
+        return finish(self.set_permissions(broker_name, with_write))
 
-    def _set_permissions(self, broker_name: str, rule: Callable[[int], int]) -> int:
-        mine = self._topics_of.get(broker_name, set())
-        for topic in mine:
-            by_broker = self._queues[topic]
-            queue = by_broker[broker_name]
-            by_broker[broker_name] = msgspec.structs.replace(queue, perm=rule(queue.perm))
+    def set_permissions(self, broker_name: str, rule: Callable[[int], int]) -> Generator[None, None, int]:
+        """Change the permission of every topic of a set, a slice at each step; return the number of topics."""
+        mine = list(self._topics_of.get(broker_name, ()))
+        for count, topic in enumerate(mine, 1):
+            by_broker = self._queues.get(topic, {})
+            queue = by_broker.get(broker_name)
+            if queue is not None:  # it may have left meanwhile
+                by_broker[broker_name] = msgspec.structs.replace(queue, perm=rule(queue.perm))
+            if count % TOPICS_PER_STEP == 0:
+                yield
         return len(mine)
 
     def register_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
@@ -564,6 +568,14 @@ class RouteTable:
             del self._topics_of[broker_name]
         if not by_broker:
             del self._queues[topic]
+
+
+def without_write(perm: int) -> int:
+    return perm & ~Permission.WRITE
+
+
+def with_write(perm: int) -> int:
+    return Permission.READ | Permission.WRITE
 
 
 def _by_id(addresses: Mapping[int, str]) -> dict[str, str]:

@@ -35,6 +35,8 @@ from broker.namesrv.routes import (
     RouteTable,
     SingleTopicRefused,
     TableFull,
+    with_write,
+    without_write,
 )
 from broker.namesrv.settings import LockedSetting, NamesrvSettings, as_dict, changed
 from broker.settings.java_properties import read_properties, write_properties
@@ -359,15 +361,15 @@ class NameServer:
         self.table.register_topic(topic, queues)
         return request.reply(ResponseCode.SUCCESS)
 
-    def _wipe_write(self, request: Command, peer: Hashable) -> Command:
+    def _wipe_write(self, request: Command, peer: Hashable) -> Answer:
         name = decode_header(BrokerNameHeader, request.ext).broker_name
-        count = self.table.wipe_write_permission(name)
+        count = yield from self.table.set_permissions(name, without_write)
         log.warning("write permission wiped", broker=name, topics=count)
         return request.reply(ResponseCode.SUCCESS, ext=encode_header(WipePermResponseHeader(count)))
 
-    def _add_write(self, request: Command, peer: Hashable) -> Command:
+    def _add_write(self, request: Command, peer: Hashable) -> Answer:
         name = decode_header(BrokerNameHeader, request.ext).broker_name
-        count = self.table.add_write_permission(name)
+        count = yield from self.table.set_permissions(name, with_write)
         log.warning("write permission added", broker=name, topics=count)
         return request.reply(ResponseCode.SUCCESS, ext=encode_header(AddPermResponseHeader(count)))
 

@@ -27,7 +27,7 @@ __all__ = ["ColdLane", "Job", "Steps"]
 
 log = structlog.get_logger("broker.serve")
 
-TURN_S: Final = 0.002
+TURN_S: Final = 0.001
 """The time of a turn after which no further step of a job is begun."""
 WAITING_SIZE_MAX: Final = 64 << 20
 """Bytes of requests that wait; a large frame is 16 MiB."""

@@ -50,8 +50,8 @@ log = structlog.get_logger("broker.session")
 
 _TLS_HELLO = 0x16
 _REMARK_MAX = 1000
-HEADER_SIZE_MAX = 2 << 20
-HEADER_AT_ONCE_MAX = 64 << 10
+HEADER_SIZE_MAX = (1 << 20) + (64 << 10)
+HEADER_AT_ONCE_MAX = 40 << 10
 """Bytes of a header that is read as it comes; a larger one is read by the cold lane."""
 _COLONS_MAX = 20_000
 """Colons of such a header: there is one for each of its fields."""

@@ -30,6 +30,10 @@ __all__ = ["Shell", "Turns"]
 log = structlog.get_logger("broker.serve")
 
 _READ_SIZE: Final = 256 << 10
+_READING_S: Final = 0.003
+"""The time of a turn after which no further connections are read, where many are ready."""
+_BETWEEN_LOOKS: Final = 4
+"""Connections that are read before the clock is looked at."""
 _CROWD_MAX: Final = 5
 """Where more connections have something to say, none goes first: each waits for few answers, and it would cost more."""
 
@@ -84,6 +88,8 @@ class Shell:
         self.resumed: list[Connection] = []
         self.to_close: list[Connection] = []
         self.priority_fds: set[int] = set()
+        self._left: Events = []
+        """Ready connections that the last turn had no time for."""
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -105,7 +111,10 @@ class Shell:
         turns.begin_turn()
         if self.priority_fds and 1 < self.ready_count <= _CROWD_MAX:
             events = self._serve_foremost(events)
-        self._serve(events)
+        if self.ready_count <= _CROWD_MAX and not self._left:
+            self._serve(events)
+        else:
+            self._serve_crowd(events)
         resumed, self.resumed = self.resumed, []
         for connection in resumed:
             if connection.is_open:
@@ -131,6 +140,25 @@ class Shell:
             self.ready_count = len(others)
             return others
         return events
+
+    def _serve_crowd(self, events: Events) -> None:
+        """Serve many connections for `_READING_S` at most; the others go first in the next turn.
+
+        A read of each can hold some milliseconds of work, and whoever is served waits for the end of the turn.
+        """
+        if self._left:
+            fresh, left, self._left = events, self._left, []
+            fds = {fd for fd, _ in left}
+            events = [event for event in left if event[0] in self.connections]
+            events += [event for event in fresh if event[0] not in fds]
+        until = time.monotonic() + _READING_S
+        for start in range(0, len(events), _BETWEEN_LOOKS):
+            self._serve(events[start : start + _BETWEEN_LOOKS])
+            if time.monotonic() > until:
+                self._left = events[start + _BETWEEN_LOOKS :]
+                break
+        if self._left:
+            self.loop.wake()
 
     def _serve(self, events: Events) -> None:
         now, connections = self.now, self.connections

@@ -283,11 +283,19 @@ class GroupTable:
 
     def to_wrapper(self) -> dict[str, Any]:
         """The table as code 201 carries it."""
+        table = {name: group.to_json() for name, group in self._groups.items()}
+        return {**self.wrapper_fields(), "subscriptionGroupTable": table}
+
+    def wrapper_fields(self) -> dict[str, Any]:
+        """Return what stands beside the table in `to_wrapper`."""
         return {
             "dataVersion": self.data_version.to_json(),
             "forbiddenTable": {group: dict(topics) for group, topics in self._forbidden.items()},
-            "subscriptionGroupTable": {name: group.to_json() for name, group in self._groups.items()},
         }
+
+    def shown(self) -> dict[str, SubscriptionGroupConfig]:
+        """Return the groups that others are told of."""
+        return dict(self._groups)
 
     def dump(self) -> bytes:
         """The text of `subscriptionGroup.json`."""

@@ -244,14 +244,17 @@ class OffsetTable:
 
     def to_wrapper(self, now_ms: int) -> dict[str, Any]:
         """The table as code 43 carries it to slaves, under a new version if anything changed since."""
+        table = {name: fastjson.IntKeys(queues) for name, queues in self.shown().items()}
+        return {**self.wrapper_fields(now_ms), "offsetTable": table}
+
+    def wrapper_fields(self, now_ms: int) -> dict[str, Any]:
+        """Return what stands beside the table in `to_wrapper`."""
         self._renew_version(now_ms)
-        return {
-            "dataVersion": self.data_version.to_json(),
-            "offsetTable": {
-                f"{topic}{SEPARATOR}{group}": fastjson.IntKeys(queues)
-                for (topic, group), queues in self._offsets.items()
-            },
-        }
+        return {"dataVersion": self.data_version.to_json()}
+
+    def shown(self) -> dict[str, dict[int, int]]:
+        """Return the offsets of queues under the names that the table has on the wire."""
+        return {f"{topic}{SEPARATOR}{group}": queues for (topic, group), queues in self._offsets.items()}
 
     def _renew_version(self, now_ms: int) -> None:
         if self._versioned != self.changed:

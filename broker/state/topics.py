@@ -360,17 +360,22 @@ class TopicTable:
     def to_wrapper(self, broker_permission: int = READ_WRITE) -> dict[str, Any]:
         """The table as code 21 and registrations carry it."""
         mask = -1 if broker_permission & READ_WRITE == READ_WRITE else broker_permission
+        table = {name: topic.to_json(mask) for name, topic in self.shown().items()}
+        return {**self.wrapper_fields(), "topicConfigTable": table}
+
+    def wrapper_fields(self) -> dict[str, Any]:
+        """Return what stands beside the table in `to_wrapper`."""
         return {
             "dataVersion": self.data_version.to_json(),
             "mappingDataVersion": DataVersion().to_json(),
-            "topicConfigTable": {
-                name: topic.to_json(mask)
-                for name, topic in self._topics.items()
-                if name not in names.HIDDEN_TOPICS
-            },
+            "topicConfigTable": {},
             "topicQueueMappingDetailMap": {},
             "topicQueueMappingInfoMap": {},
         }
+
+    def shown(self) -> dict[str, TopicConfig]:
+        """Return the topics that others are told of."""
+        return {name: topic for name, topic in self._topics.items() if name not in names.HIDDEN_TOPICS}
 
     def dump(self) -> bytes:
         """The text of `topics.json`."""

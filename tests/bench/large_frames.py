@@ -337,6 +337,7 @@ class Bench:
         with figures.open("r+b") as file:
             self._shared = mmap.mmap(file.fileno(), FIGURES.size)
         self._worst = 0.0
+        self._topics = 0
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._send_all_the_time, daemon=True)
         self._thread.start()
@@ -381,12 +382,14 @@ class Bench:
         self, count: int, connections: int, what: str, tag: Callable[[int], str], queues: int = 1
     ) -> None:
         """Have pulls held, and send a message to their queue."""
+        self._topics += 1
+        topic = f"Held{self._topics}"
         with Connection(self._main) as producer:
-            ext = texts(send_ext("Held"))
+            ext = texts(send_ext(topic))
             producer.call(
                 Command(
                     17,
-                    {**NAMES, "topic": "Held", "readQueueNums": str(queues), "writeQueueNums": str(queues)},
+                    {**NAMES, "topic": topic, "readQueueNums": str(queues), "writeQueueNums": str(queues)},
                 ),
                 PATIENCE_S,
             )
@@ -394,7 +397,7 @@ class Bench:
             for sock in sockets:
                 threading.Thread(target=_drain, args=(sock,), daemon=True).start()
             for n in range(count):
-                sockets[n % connections].sendall(pull_frame(n, "Held", tag(n), n % queues))
+                sockets[n % connections].sendall(pull_frame(n, topic, tag(n), n % queues))
             time.sleep(3)
             ext["i"] = "TAGS\x01yes\x02"
             self.begin()
@@ -408,7 +411,6 @@ class Bench:
                 sock.close()
             time.sleep(1)
             self.row(0, "... and the end of their connections")
-            producer.call(Command(215, {"topic": "Held"}), PATIENCE_S)
 
     def close(self) -> None:
         self._is_over.set()

@@ -160,9 +160,20 @@ def test_kv_pairs_are_bounded_and_need_all_their_fields(world: World) -> None:
     pair = {"namespace": "n", "key": "k"}
     assert "value" in (world.ask(RequestCode.PUT_KV_CONFIG, pair).remark or "")
     for _ in range(3):  # the same pair takes the same room
-        assert world.ask(RequestCode.PUT_KV_CONFIG, pair | {"value": "v" * 3_000_000}).code == 0
-    refused = world.ask(RequestCode.PUT_KV_CONFIG, {"namespace": "m", "key": "k", "value": "v" * 3_000_000})
+        assert world.ask(RequestCode.PUT_KV_CONFIG, pair | {"value": "v" * 700_000}).code == 0
+    refused = world.ask(RequestCode.PUT_KV_CONFIG, {"namespace": "m", "key": "k", "value": "v" * 700_000})
     assert refused.code == ResponseCode.SYSTEM_ERROR
+
+
+def test_ten_thousand_small_kv_pairs_are_kept_and_no_more(world: World) -> None:
+    def put(key: object) -> int:
+        return world.ask(RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": f"{key}", "value": ""}).code
+
+    assert {put(number) for number in range(10_000)} == {0}
+    assert put("one more") == ResponseCode.SYSTEM_ERROR
+    assert put(7) == 0
+    assert world.ask(RequestCode.DELETE_KV_CONFIG, {"namespace": "n", "key": "7"}).code == 0
+    assert put("one more") == 0
 
 
 def test_settings_are_shown_as_properties_and_changed_by_them(world: World) -> None:
