@@ -31,7 +31,7 @@ from broker.intake import FastIntake
 from broker.metrics.snapshot import Family, HistogramFamily, Metrics, Source
 from broker.processors import Processors
 from broker.refusal import Refusal
-from broker.remoting.cold_lane import ColdLane
+from broker.remoting.cold_lane import TURN_S, ColdLane
 from broker.remoting.connection import Connection
 from broker.remoting.incoming import IncomingBudget
 from broker.remoting.session import Handlers, Session
@@ -332,7 +332,7 @@ class Broker:
 
     def begin_turn(self) -> None:
         self.rpc_times.clock_now()
-        self.lane.begin_turn()
+        self.lane.left_s = TURN_S
         self.store.begin_turn()
         self.group.begin_turn()
 
@@ -364,7 +364,7 @@ class Broker:
         self.deliveries.on_wakeup()
 
     def end_turn(self) -> None:
-        if self.lane.is_waiting:
+        if self.lane.size:
             self.lane.run()
         store, intake = self.store, self.processors.intake
         if intake is not None:

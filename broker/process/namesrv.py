@@ -25,7 +25,7 @@ from broker.process.launch import (
 from broker.process.options import NamesrvOptions
 from broker.process.service_manager import notify
 from broker.process.stop_signals import StopSignals, ignore_stop_signals
-from broker.remoting.cold_lane import ColdLane
+from broker.remoting.cold_lane import TURN_S, ColdLane
 from broker.remoting.incoming import IncomingBudget
 from broker.remoting.session import Session
 from broker.remoting.shell import Shell
@@ -51,10 +51,11 @@ class NamesrvProcess:
         self._lane = ColdLane(time.perf_counter, self.shell.loop.wake)
 
     def begin_turn(self) -> None:
-        self._lane.begin_turn()
+        self._lane.left_s = TURN_S
 
     def end_turn(self) -> None:
-        self._lane.run()
+        if self._lane.size:
+            self._lane.run()
 
     def on_wakeup(self) -> None:
         pass

@@ -29,6 +29,8 @@ log = structlog.get_logger("broker.serve")
 
 TURN_S: Final = 0.001
 """The time of a turn after which no further step of a job is begun."""
+JOBS_MAX: Final = 64
+"""Waiting jobs of a session after which it looks at no further request."""
 WAITING_SIZE_MAX: Final = 64 << 20
 """Bytes of requests that wait; a large frame is 16 MiB."""
 
@@ -40,6 +42,11 @@ class JobOwner(Protocol):
 
     outbox: Outbox
     link: Link
+    lane_full: bool
+    """Whether so many of its requests wait that it keeps the rest of a read to itself."""
+
+    def resume(self) -> None:
+        """Go on with the rest."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,38 +77,36 @@ class ColdLane:
 
     def __init__(self, clock: Callable[[], float], wake: Callable[[], None]) -> None:
         """`clock` tells seconds; `wake` has the loop begin another turn soon."""
-        self._clock = clock
+        self.clock = clock
         self._wake = wake
-        self._left_s = TURN_S
+        self.left_s = TURN_S
+        """The time that is left of this turn; whoever begins one sets it to `TURN_S`."""
         self._running: Job | None = None
         self._queues: OrderedDict[JobOwner, _Queue] = OrderedDict()
         """The sessions with waiting jobs, the one that is next first."""
         self.size = 0
         """Bytes of all waiting requests."""
 
-    @property
-    def is_waiting(self) -> bool:
-        """Tell whether jobs wait for another turn."""
-        return bool(self._queues)
-
-    def begin_turn(self) -> None:
-        """Begin a turn, with all of its time left. HOT."""
-        self._left_s = TURN_S
-
     def serve(self, session: JobOwner, job: Job) -> None:
         """Serve a job at once, as far as the time of this turn allows; the rest of it waits."""
-        if self._left_s <= 0 or session in self._queues or not self._advance(job):
+        if self.left_s <= 0 or session in self._queues or not self._advance(job):
             self._add(session, job)
 
     def run(self) -> None:
         """Serve waiting jobs with the time that is left of this turn; before it ends."""
         queues = self._queues
-        while queues and self._left_s > 0:
+        while queues and self.left_s > 0:
             session, queue = next(iter(queues.items()))
             job = queue.jobs[0]
             session.outbox.read_at = job.read_at
             try:
                 is_done = self._advance(job, one_step=True)
+                if is_done and len(queue.jobs) == 1 and session in queues:
+                    queue.jobs.popleft()
+                    self._remove(session, queue, job)
+                    session.lane_full = False
+                    session.resume()
+                    continue
             except RemoteProtocolError as exc:
                 log.warning("hung up", peer=session.link.peer, reason=str(exc))
                 session.link.close()
@@ -129,19 +134,19 @@ class ColdLane:
 
     def _advance(self, job: Job, *, one_step: bool = False) -> bool:
         """Take steps of a job while there is time; return whether it is done."""
-        clock = self._clock
+        clock = self.clock
         began = clock()
         self._running = job
         try:
             while True:
                 next(job.steps)
-                if one_step or clock() - began >= self._left_s:
+                if one_step or clock() - began >= self.left_s:
                     return False
         except StopIteration:
             return True
         finally:
             self._running = None
-            self._left_s -= clock() - began
+            self.left_s -= clock() - began
 
     def _add(self, session: JobOwner, job: Job) -> None:
         queue = self._queues.get(session)
@@ -150,6 +155,8 @@ class ColdLane:
             if len(self._queues) == 1:
                 self._wake()
         queue.jobs.append(job)
+        if len(queue.jobs) >= JOBS_MAX:
+            session.lane_full = True
         queue.size += job.size
         self.size += job.size
         while self.size > WAITING_SIZE_MAX:

@@ -128,6 +128,7 @@ class Session:
         "frame_began_ms",
         "frames",
         "held",
+        "lane_full",
         "incoming",
         "link",
         "outbox",
@@ -171,6 +172,8 @@ class Session:
         """Bytes of unfinished requests that are kept, as the budget knows them."""
         self.frame_began_ms = 0
         self._lane = lane
+        self.lane_full = False
+        """Whether so many of its requests wait in the lane that the rest of a read is kept here."""
 
     @property
     def is_open(self) -> bool:
@@ -211,7 +214,7 @@ class Session:
                 index = self._intake.take_run(self, payloads, index)
                 if index == count:
                     return
-            if self.link.congested:
+            if self.link.congested or self.lane_full:
                 self._backlog = list(payloads[index:])
                 self._backlog_at = self.outbox.read_at
                 kept = self.frames.buffered + sum(map(len, self._backlog))

@@ -105,6 +105,8 @@ class PullHold:
         """Deadlines up to this time are over."""
         self._work: deque[Steps] = deque()
         """What takes more than a turn: wake-ups of many holds, and ends of connections with many."""
+        self.is_busy = False
+        """Whether `run` has something to do."""
         self.size = 0
         """Pulls that wait: each stands in a group of its queue, and is marked `waiting`, and no other is either."""
 
@@ -172,7 +174,7 @@ class PullHold:
             if not holds.is_waking:
                 holds.is_waking = True
                 holds.tested = min(holds.tested, queue.readable - 1)  # the queue may have been cut
-                self._work.append(self._wake_up(queue, holds))
+                self._begin(self._wake_up(queue, holds))
             return
         queue.held = None
         for group in holds.groups.values():
@@ -204,10 +206,10 @@ class PullHold:
         if not holds.size and queue.held is holds:
             queue.held = None
 
-    @property
-    def is_busy(self) -> bool:
-        """Tell whether `run` has something to do."""
-        return bool(self._work) or self._has_due
+    def _begin(self, steps: Steps) -> None:
+        self._work.append(steps)
+        self.is_busy = True
+        self._wake()
 
     @property
     def _has_due(self) -> bool:
@@ -230,6 +232,7 @@ class PullHold:
                 work.popleft()
             else:
                 work.rotate(-1)
+        self.is_busy = bool(work) or self._has_due
         if self.is_busy:
             self._wake()
 
@@ -240,8 +243,7 @@ class PullHold:
         wanted = [held for held in self.of_queue(queue) if group is None or held.group == group]
         self._dismiss(wanted[:FEW])
         if len(wanted) > FEW:
-            self._work.append(self._dismiss_in_steps(wanted[FEW:]))
-            self._wake()
+            self._begin(self._dismiss_in_steps(wanted[FEW:]))
 
     def _dismiss(self, dismissed: Iterable[HeldPull]) -> None:
         for held in dismissed:
@@ -269,6 +271,7 @@ class PullHold:
             self._expire_first()
             answered += 1
             if answered >= FEW and self._clock() >= until:
+                self.is_busy = True
                 self._wake()
                 break
 
@@ -285,8 +288,7 @@ class PullHold:
         if len(gone) <= FEW:
             self._forget(gone)
         else:
-            self._work.append(self._forget_in_steps(gone))
-            self._wake()
+            self._begin(self._forget_in_steps(gone))
 
     def _forget(self, gone: Iterable[Hashable]) -> None:
         for held in gone:

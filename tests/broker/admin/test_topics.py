@@ -274,7 +274,7 @@ def test_a_look_up_that_fails_costs_its_own_answer_only(
     def fail(*_arguments: object) -> int:
         raise failure
 
-    monkeypatch.setattr("store.read.store_times.record_time", fail)
+    monkeypatch.setattr("store.read.store_times._record_time", fail)
     answer = client.call(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert str(failure) in (answer.remark or "")
