@@ -87,9 +87,9 @@ class ColdLane:
         self.size = 0
         """Bytes of all waiting requests."""
 
-    def serve(self, session: JobOwner, job: Job) -> None:
-        """Serve a job at once, as far as the time of this turn allows; the rest of it waits."""
-        if self.left_s <= 0 or session in self._queues or not self._advance(job):
+    def serve(self, session: JobOwner, job: Job, *, later: bool = False) -> None:
+        """Serve a job at once, as far as the time of this turn allows; the rest of it, or all if `later`, waits."""
+        if later or self.left_s <= 0 or session in self._queues or not self._advance(job):
             self._add(session, job)
 
     def run(self) -> None:

@@ -50,6 +50,8 @@ log = structlog.get_logger("broker.session")
 
 _TLS_HELLO = 0x16
 _REMARK_MAX = 1000
+FRAME_AT_ONCE_MAX = 6 << 20
+"""Bytes of a frame that is taken apart as it comes; the largest message of an ordinary broker has 4 MiB."""
 HEADER_SIZE_MAX = (1 << 20) + (64 << 10)
 HEADER_AT_ONCE_MAX = 40 << 10
 """Bytes of a header that is read as it comes; a larger one is read by the cold lane."""
@@ -258,6 +260,9 @@ class Session:
 
     def handle(self, payload: bytes) -> None:
         """Handle one request by itself, or the answer to a request of the broker's. Raises `RemoteProtocolError`."""
+        if len(payload) > FRAME_AT_ONCE_MAX:
+            self._take_steps(payload, self._split(payload), None, later=True)
+            return
         serialize_type, header_bytes, body = split_payload(payload)
         header: JsonHeader | Command | None
         if len(header_bytes) > HEADER_AT_ONCE_MAX:
@@ -295,6 +300,12 @@ class Session:
             self._answer_failure(request, exc)
         return None, None
 
+    def _split(self, payload: bytes) -> Steps:
+        """Handle a request whose copying alone takes a good part of a turn: in turns of its own."""
+        serialize_type, header_bytes, body = split_payload(payload)
+        yield
+        yield from self._read_header(payload, serialize_type, header_bytes, body)
+
     def _read_header(self, payload: bytes, serialize_type: int, header_bytes: bytes, body: bytes) -> Steps:
         """Handle a request whose header is large, or no plain JSON."""
         size = len(header_bytes)
@@ -327,13 +338,15 @@ class Session:
         except Exception as exc:
             self._answer_failure(request, exc)
 
-    def _take_steps(self, payload: bytes, steps: Steps, request: Request | None) -> None:
+    def _take_steps(
+        self, payload: bytes, steps: Steps, request: Request | None, *, later: bool = False
+    ) -> None:
         if self._lane is None:
             for _ in steps:
                 pass
             return
         refuse = partial(self._refuse_busy, request)
-        self._lane.serve(self, Job(steps, len(payload), self.outbox.read_at, refuse))
+        self._lane.serve(self, Job(steps, len(payload), self.outbox.read_at, refuse), later=later)
 
     def _refuse_busy(self, request: Request | None) -> None:
         if request is None:

@@ -154,6 +154,17 @@ def test_bytes_that_are_no_request_close_their_connection_in_a_later_turn_too() 
     assert not world.lane.size
 
 
+def test_a_frame_of_many_megabytes_is_taken_apart_in_a_turn_of_its_own() -> None:
+    world = World()
+    session, link = world.session()
+    session.receive(work(1, 3, b"x" * (7 << 20)))
+    assert not world.steps
+    assert not link.sent
+    for _ in range(3):
+        world.turn()
+    assert answered(link) == [3]
+
+
 def test_a_header_that_is_no_plain_json_is_a_request_of_the_lane() -> None:
     world = World()
     session, link = world.session()
