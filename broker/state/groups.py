@@ -287,7 +287,7 @@ class GroupTable:
         return {**self.wrapper_fields(), "subscriptionGroupTable": table}
 
     def wrapper_fields(self) -> dict[str, Any]:
-        """Return what stands beside the table in `to_wrapper`."""
+        """Return the fields beside the table in `to_wrapper`."""
         return {
             "dataVersion": self.data_version.to_json(),
             "forbiddenTable": {group: dict(topics) for group, topics in self._forbidden.items()},

@@ -248,7 +248,7 @@ class OffsetTable:
         return {**self.wrapper_fields(now_ms), "offsetTable": table}
 
     def wrapper_fields(self, now_ms: int) -> dict[str, Any]:
-        """Return what stands beside the table in `to_wrapper`."""
+        """Return the fields beside the table in `to_wrapper`."""
         self._renew_version(now_ms)
         return {"dataVersion": self.data_version.to_json()}
 

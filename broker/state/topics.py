@@ -379,7 +379,7 @@ class TopicTable:
         return {**self.wrapper_fields(), "topicConfigTable": table}
 
     def wrapper_fields(self) -> dict[str, Any]:
-        """Return what stands beside the table in `to_wrapper`."""
+        """Return the fields beside the table in `to_wrapper`."""
         return {
             "dataVersion": self.data_version.to_json(),
             "mappingDataVersion": DataVersion().to_json(),
