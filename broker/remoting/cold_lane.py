@@ -29,7 +29,7 @@ log = structlog.get_logger("broker.serve")
 
 TURN_S: Final = 0.001
 """The time of a turn after which no further step of a job is begun."""
-JOBS_MAX: Final = 64
+JOBS_MAX: Final = 128
 """Waiting jobs of a session after which it looks at no further request."""
 WAITING_SIZE_MAX: Final = 64 << 20
 """Bytes of requests that wait; a large frame is 16 MiB."""

@@ -81,15 +81,15 @@ def test_a_long_request_takes_the_time_of_a_turn_and_goes_on_in_the_next() -> No
     assert world.lane.size == 0
 
 
-def test_fifty_requests_of_one_read_share_one_turn_and_sends_go_past_them() -> None:
+def test_a_hundred_requests_of_one_read_share_one_turn_and_sends_go_past_them() -> None:
     world = World()
     session, link = world.session()
-    session.receive(b"".join(work(1, n) for n in range(50)) + encode_frame(Command(2, {}, b"", opaque=200)))
+    session.receive(b"".join(work(1, n) for n in range(100)) + encode_frame(Command(2, {}, b"", opaque=200)))
     assert len(world.steps) == 4
     assert answered(link) == [0, 1, 2, 200]
     for _ in range(40):
         world.turn()
-    assert answered(link) == list(range(3, 50))
+    assert answered(link) == list(range(3, 100))
 
 
 def test_of_a_read_with_hundreds_of_requests_most_are_not_looked_at_before_their_turn() -> None:
