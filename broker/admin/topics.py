@@ -94,11 +94,13 @@ class AdminTopics:
                 if start:
                     yield
                 self._refuse_full(*configs[start : start + ENTRIES_PER_STEP])
-            for start in range(0, len(configs), ENTRIES_PER_STEP):
-                if start:
-                    yield
-                self._put(*configs[start : start + ENTRIES_PER_STEP])
-            self._broker.topics_changed()
+            try:
+                for start in range(0, len(configs), ENTRIES_PER_STEP):
+                    if start:
+                        yield
+                    self._put(*configs[start : start + ENTRIES_PER_STEP])
+            finally:
+                self._broker.topics_changed()
         return self._kept(session, request)
 
     def _kept(self, session: Session, request: Command) -> Command | None:

@@ -45,8 +45,8 @@ class JobOwner(Protocol):
     lane_full: bool
     """Whether so many of its requests wait that it keeps the rest of a read to itself."""
 
-    def resume(self) -> None:
-        """Go on with the rest."""
+    def go_on(self) -> Steps:
+        """Go on with the rest, as none waits any more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -101,12 +101,6 @@ class ColdLane:
             session.outbox.read_at = job.read_at
             try:
                 is_done = self._advance(job, one_step=True)
-                if is_done and len(queue.jobs) == 1 and session in queues:
-                    queue.jobs.popleft()
-                    self._remove(session, queue, job)
-                    session.lane_full = False
-                    session.resume()
-                    continue
             except RemoteProtocolError as exc:
                 log.warning("hung up", peer=session.link.peer, reason=str(exc))
                 session.link.close()
@@ -170,6 +164,8 @@ class ColdLane:
     def _remove(self, session: JobOwner, queue: _Queue, job: Job) -> None:
         queue.size -= job.size
         self.size -= job.size
+        assert self.size >= queue.size >= 0, (self.size, queue.size)
         if not queue.jobs:
             del self._queues[session]
-        assert self.size >= queue.size >= 0, (self.size, queue.size)
+            if session.lane_full:
+                self._add(session, Job(session.go_on(), 1, job.read_at, session.link.close))

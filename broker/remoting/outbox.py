@@ -55,6 +55,12 @@ class Link(Protocol):
     def push(self) -> None:
         """Try to write owed bytes now, and not only when the turn ends; never waits."""
 
+    def pause(self) -> None:
+        """Read nothing more until `go_on`."""
+
+    def go_on(self) -> None:
+        """Read again."""
+
     def close(self) -> None: ...
 
 

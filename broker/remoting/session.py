@@ -217,6 +217,8 @@ class Session:
                 if index == count:
                     return
             if self.link.congested or self.lane_full:
+                if self.lane_full:
+                    self.link.pause()
                 self._backlog = list(payloads[index:])
                 self._backlog_at = self.outbox.read_at
                 kept = self.frames.buffered + sum(map(len, self._backlog))
@@ -232,8 +234,15 @@ class Session:
 
     def resume(self) -> None:
         """Resume after the peer has taken its answers: go on with what it had asked before."""
-        if self._backlog:
+        if self._backlog and not self.lane_full:
             self.receive(b"")
+
+    def go_on(self) -> Steps:
+        """Resume after the lane has served all requests of this session that waited in it."""
+        self.lane_full = False
+        self.link.go_on()
+        self.resume()
+        yield from ()
 
     # -- for the budget of all sessions --------------------------------------------------------------
 
@@ -261,7 +270,7 @@ class Session:
     def handle(self, payload: bytes) -> None:
         """Handle one request by itself, or the answer to a request of the broker's. Raises `RemoteProtocolError`."""
         if len(payload) > FRAME_AT_ONCE_MAX:
-            self._take_steps(payload, self._split(payload), None, later=True)
+            self._take_steps(payload, self._split(payload), self._without_body(payload), later=True)
             return
         serialize_type, header_bytes, body = split_payload(payload)
         header: JsonHeader | Command | None
@@ -299,6 +308,16 @@ class Session:
         except Exception as exc:
             self._answer_failure(request, exc)
         return None, None
+
+    def _without_body(self, payload: bytes) -> Request | None:
+        """Return the request of a large frame without its body, to refuse it by; None if its header is no plain one."""
+        size = int.from_bytes(payload[1:4], "big")
+        if payload[0] != JSON or size > HEADER_AT_ONCE_MAX:
+            return None
+        header = plain_json_header(payload[4 : 4 + size])
+        if header is None or header.flag & FrameFlag.RESPONSE:
+            return None
+        return Request(header, b"", self.outbox.read_at)
 
     def _split(self, payload: bytes) -> Steps:
         """Handle a request whose copying alone takes a good part of a turn: in turns of its own."""

@@ -144,13 +144,18 @@ class Shell:
     def _serve_crowd(self, events: Events) -> None:
         """Serve many connections for `_READING_S` at most; the others go first in the next turn.
 
-        A read of each can hold some milliseconds of work, and whoever is served waits for the end of the turn.
+        A read of each can hold some milliseconds of work, and whoever is served waits for the end of the turn. New
+        connections never wait behind others: those could have something to say again and again.
         """
-        if self._left:
-            fresh, left, self._left = events, self._left, []
+        connections, left = self.connections, self._left
+        self._serve([event for event in events if event[0] not in connections])
+        events = [event for event in events if event[0] in connections]
+        if left:
+            self._left = []
             fds = {fd for fd, _ in left}
-            events = [event for event in left if event[0] in self.connections]
-            events += [event for event in fresh if event[0] not in fds]
+            events = [event for event in left if event[0] in connections] + [
+                event for event in events if event[0] not in fds
+            ]
         until = time.monotonic() + _READING_S
         for start in range(0, len(events), _BETWEEN_LOOKS):
             self._serve(events[start : start + _BETWEEN_LOOKS])

@@ -22,12 +22,19 @@ class FakeLink:
         self.congested = False
         self.sole_ready = True
         self.closed = False
+        self.paused = False
 
     def send(self, data: bytes | memoryview) -> None:
         self.sent += data
 
     def push(self) -> None:
         pass
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def go_on(self) -> None:
+        self.paused = False
 
     def close(self) -> None:
         self.closed = True
@@ -53,12 +60,6 @@ class FakeHaLink(FakeLink):
         pass
 
     def detach_from_map(self) -> None:
-        pass
-
-    def pause(self) -> None:
-        pass
-
-    def go_on(self) -> None:
         pass
 
 

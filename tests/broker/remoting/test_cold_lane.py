@@ -96,13 +96,51 @@ def test_of_a_read_with_hundreds_of_requests_most_are_not_looked_at_before_their
     world = World()
     session, link = world.session()
     session.receive(b"".join(work(1, n) for n in range(500)))
-    assert session.has_backlog
+    assert (session.has_backlog, link.paused) == (True, True), "what its client says next would be kept too"
     answers = answered(link)
     for _ in range(200):
+        session.resume()  # its client has taken what it was owed
         world.turn()
         answers += answered(link)
     assert answers == list(range(500))
-    assert not session.has_backlog
+    assert (session.has_backlog, link.paused) == (False, False)
+
+
+def test_who_has_all_of_its_waiting_requests_refused_is_served_the_rest_of_its_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cold_lane, "WAITING_SIZE_MAX", 100_000)
+    world = World()
+    first, first_link = world.session()
+    other, other_link = world.session(2)
+    first.receive(b"".join(work(1, n, bytes(300)) for n in range(200)))
+    assert first.has_backlog
+    for n in range(200):
+        other.receive(work(1, n, bytes(500)))
+    assert world.lane.size <= 100_000
+    for _ in range(200):
+        world.turn()
+    assert sorted(answered(first_link)) == list(range(200))
+    assert sorted(answered(other_link)) == list(range(200))
+    assert not first_link.paused
+    assert not world.lane.size
+
+
+def test_a_frame_of_many_megabytes_that_has_to_wait_too_long_is_told_that_the_broker_is_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cold_lane, "WAITING_SIZE_MAX", 10 << 20)
+    world = World()
+    session, link = world.session()
+    session.receive(encode_frame(Command(2, {}, bytes(7 << 20), opaque=3)))
+    session.receive(encode_frame(Command(2, {}, bytes(7 << 20), opaque=4)))
+    (refused,) = (decode_frame(payload) for payload in FrameBuffer().feed(bytes(link.sent)))
+    assert (refused.opaque, refused.code) == (4, ResponseCode.SYSTEM_BUSY)
+    link.sent.clear()
+    for _ in range(3):
+        world.turn()
+    assert answered(link) == [3]
+    assert not link.closed
 
 
 def test_sessions_take_turns_and_one_with_much_delays_no_other() -> None:

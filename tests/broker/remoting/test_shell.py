@@ -60,6 +60,51 @@ def test_who_goes_first_is_read_before_all_others_and_what_it_leads_to_has_left_
     net.until(lambda: not net.shell.priority_fds)
 
 
+def test_a_turn_of_many_connections_ends_in_time_and_who_was_left_goes_first_in_the_next(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = [net.connect() for _ in range(20)]
+    clock = HandSet(monkeypatch)
+    read: list[int] = []
+
+    def receive(session: Echo, _data: bytes) -> None:
+        clock.now += 0.001
+        read.append(net.sessions.index(session))
+
+    monkeypatch.setattr(Echo, "receive", receive)
+    for turn in range(1, 6):
+        for client in clients:  # all of them have something to say in every turn
+            client.send(b"x")
+        net.turn(1)
+        assert len(read) == 4 * turn
+    assert sorted(read) == list(range(20))
+    net.turn(1)
+    assert read[20:] == read[:4]
+
+
+def test_a_new_connection_does_not_wait_behind_many_that_have_something_to_say(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = [net.connect() for _ in range(20)]
+    clock = HandSet(monkeypatch)
+
+    def receive(_session: Echo, _data: bytes) -> None:
+        clock.now += 0.001
+
+    monkeypatch.setattr(Echo, "receive", receive)
+    newcomer: socket.socket | None = None
+    for turn in range(4):
+        for client in clients:
+            client.send(b"x")
+        if turn == 2:
+            newcomer = socket.socket()
+            newcomer.connect(("127.0.0.1", net.port))
+        net.turn(1)
+    assert newcomer is not None
+    assert len(net.shell.connections) == 21
+    newcomer.close()
+
+
 def test_a_peer_that_closes_is_forgotten_and_its_session_told_once(net: Net) -> None:
     client = net.connect()
     client.close()
