@@ -107,8 +107,10 @@ class AdminGroups:
         return SubscriptionGroupConfig.from_json(name, entry)
 
     def _put(self, *configs: SubscriptionGroupConfig) -> None:
+        groups = self._broker.groups
         for config in configs:
-            self._broker.groups.update(config, self._broker.now_ms())
+            groups.update(config, self._broker.now_ms())
+        groups.write_entries(config.name for config in configs)
 
     def delete(self, session: Session, request: Command) -> Command | None:
         header = decode_header(DeleteGroupHeader, request.ext)

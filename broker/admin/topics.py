@@ -157,6 +157,7 @@ class AdminTopics:
         self._refuse_full(*configs)
         for config in configs:
             broker.topics.update(config, broker.now_ms())
+        broker.topics.write_entries(config.name for config in configs)
 
     # -- deleting ------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ group has read is `offsets.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -297,13 +297,18 @@ class GroupTable:
         """Return the groups that others are told of."""
         return dict(self._groups)
 
+    def write_entries(self, changed: Iterable[str]) -> None:
+        """Write the entries of these groups as `dump` needs them: in slices, where many are new."""
+        for name in changed:
+            group = self._groups[name]
+            if self._texts.get(name, (None, ""))[0] is not group:
+                self._texts[name] = (group, entry_text(name, group.to_json()))
+
     def dump(self) -> bytes:
         """The text of `subscriptionGroup.json`."""
-        for name, group in self._groups.items():
-            if self._texts.get(name, (None, ""))[0] is not group:
-                self._texts[name] = (group, entry_text(group.to_json()))
-        entries = [(name, self._texts[name][1]) for name in self._groups]
-        entries += [(name, entry_text(entry)) for name, entry in self._foreign_groups.items()]
+        self.write_entries(self._groups)
+        entries = [self._texts[name][1] for name in self._groups]
+        entries += [entry_text(name, entry) for name, entry in self._foreign_groups.items()]
         fields = {
             **self._foreign_fields,
             "dataVersion": self.data_version.to_json(),

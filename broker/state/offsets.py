@@ -32,6 +32,7 @@ PAIRS_MAX = 200_000
 SEPARATOR = "@"  # in no topic or group name
 
 _NONE = -(1 << 63)
+_INSIDE = "\n\t\t\t"
 
 
 def real_queue_id(properties: Mapping[str, str]) -> int | None:
@@ -269,15 +270,16 @@ class OffsetTable:
             by_group.setdefault(group, []).append(topic)
         fields = {**self._foreign_fields, "dataVersion": self.data_version.to_json()}
         groups = [
-            (group, "[" + ",".join([f"\n\t\t\t{quoted(topic)}" for topic in topics]) + "\n\t\t]")
+            f"\n\t\t{quoted(group)}:[{','.join([f'{_INSIDE}{quoted(topic)}' for topic in topics])}\n\t\t]"
             for group, topics in by_group.items()
         ]
         # Python writes a map of integers as the dialect wants it, but for the blanks: 2 us a pair and not 10.
         entries = [
-            (f"{topic}{SEPARATOR}{group}", str(queues).replace(" ", "").replace("}", "\n\t\t}"))
+            f"\n\t\t{quoted(f'{topic}{SEPARATOR}{group}')}:"
+            + str(queues).replace(" ", "").replace("}", "\n\t\t}")
             for (topic, group), queues in self._offsets.items()
         ]
-        entries += [(key, entry_text(entry)) for key, entry in self._foreign_offsets.items()]
+        entries += [entry_text(key, entry) for key, entry in self._foreign_offsets.items()]
         return table_text(fields, {"groupTopicMap": groups, "offsetTable": entries})
 
     def load(self, value: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ Whether a send or a pull is *answered* (permissions, busy, roles) is the process
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -362,15 +362,30 @@ class TopicTable:
             self._body = (self.generation, broker_permission, body)
         return self._body[2]
 
+    def write_entries(self, changed: Iterable[str]) -> None:
+        """Write the entries of these topics as `dump` and `register_body` need them, unless they are written.
+
+        Who makes thousands of topics calls this in slices: either would write all of them at once.
+        """
+        for name in changed:
+            topic = self._topics[name]
+            if self._texts.get(name, (None, ""))[0] is not topic:
+                self._texts[name] = (topic, entry_text(name, topic.to_json()))
+                self._registered_text(topic, -1)
+
     def _registered_texts(self, mask: int) -> Iterator[bytes]:
-        """Yield the entry of each topic, which is written once and kept: of thousands one has changed."""
-        kept = self._registered if mask == -1 else {}
-        for name, topic in self.shown().items():
-            found = kept.get(name)
-            if found is None or found[0] is not topic:
-                text = msgspec.json.encode(name) + b":" + msgspec.json.encode(topic.to_json(mask))
-                found = kept[name] = (topic, text)
-            yield found[1]
+        for topic in self.shown().values():
+            yield self._registered_text(topic, mask)
+
+    def _registered_text(self, topic: TopicConfig, mask: int) -> bytes:
+        """Return the entry of a topic, which is written once and kept: of thousands one has changed."""
+        found = self._registered.get(topic.name) if mask == -1 else None
+        if found is not None and found[0] is topic:
+            return found[1]
+        text = msgspec.json.encode(topic.name) + b":" + msgspec.json.encode(topic.to_json(mask))
+        if mask == -1:
+            self._registered[topic.name] = (topic, text)
+        return text
 
     def to_wrapper(self, broker_permission: int = READ_WRITE) -> dict[str, Any]:
         """The table as code 21 and registrations carry it."""
@@ -394,11 +409,9 @@ class TopicTable:
 
     def dump(self) -> bytes:
         """The text of `topics.json`."""
-        for name, topic in self._topics.items():
-            if self._texts.get(name, (None, ""))[0] is not topic:
-                self._texts[name] = (topic, entry_text(topic.to_json()))
-        entries = [(name, self._texts[name][1]) for name in self._topics]
-        entries += [(name, entry_text(entry)) for name, entry in self._foreign_topics.items()]
+        self.write_entries(self._topics)
+        entries = [self._texts[name][1] for name in self._topics]
+        entries += [entry_text(name, entry) for name, entry in self._foreign_topics.items()]
         fields = {**self._foreign_fields, "dataVersion": self.data_version.to_json()}
         return table_text(fields, {"topicConfigTable": entries})
 

@@ -9,15 +9,18 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator
+from itertools import count as counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.admin.base import ENTRIES_PER_STEP
 from broker.namesrv import registration
 from broker.namesrv.handlers import name_server_handlers
 from broker.namesrv.server import NameServer
 from broker.remoting.session import Session
+from broker.state.json_text import entry_text
 from ropewalk.codes import RequestCode
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command, FrameBuffer, decode_frame, encode_frame
@@ -170,6 +173,42 @@ def test_a_broker_with_twenty_thousand_topics_registers_in_every_form() -> None:
         assert names.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "topic-7"}, b"").code == 17
         assert names.call(RequestCode.REGISTER_BROKER, IDENTITY, body).code == 0
         assert len(names.server.table.topics()) == 20_000
+
+
+@pytest.mark.parametrize(
+    ("code", "table", "key", "name"),
+    [
+        (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, "topics", "topicConfigList", "topicName"),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, "groups", "groupConfigList", "groupName"),
+    ],
+)
+def test_what_a_long_list_makes_is_written_a_slice_at_a_time(
+    broker: InProcess, monkeypatch: pytest.MonkeyPatch, code: int, table: str, key: str, name: str
+) -> None:
+    written: list[list[str]] = [[]]
+
+    def count(key: str, value: object) -> str:
+        written[-1].append(key)
+        return entry_text(key, value)
+
+    monkeypatch.setattr(f"broker.state.{table}.entry_text", count)
+    state = getattr(broker.broker, table)
+    state.dump()
+    broker.broker.lane.clock = counter().__next__  # a turn has time for one step
+    client, before = broker.connect(), len(written[0])
+    entries = [{name: f"n{n}", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6} for n in range(300)]
+    client.ask(code, body=json.dumps({key: entries}).encode())
+
+    def is_made() -> bool:
+        written.append([])
+        return "n299" in state
+
+    broker.until(is_made)
+    assert sum(map(len, written)) - before == 300
+    assert max(map(len, written[1:])) <= ENTRIES_PER_STEP
+    written.append([])
+    state.dump()
+    assert written[-1] == [], "the file is joined from what is written"
 
 
 def test_a_large_heartbeat_registers_all_of_its_groups_and_no_step_is_a_long_one(broker: InProcess) -> None:

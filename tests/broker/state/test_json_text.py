@@ -24,5 +24,5 @@ tables = st.dictionaries(st.text('aB%|\n"é', max_size=5), json_values, max_size
 
 @given(tables, st.dictionaries(st.sampled_from(["a", "b"]), json_values, min_size=1))
 def test_the_joined_text_equals_the_general_writers(table: dict[str, Any], fields: dict[str, Any]) -> None:
-    joined = table_text(fields, {"z": [(key, entry_text(table[key])) for key in sorted(table)]})
+    joined = table_text(fields, {"z": [entry_text(key, table[key]) for key in sorted(table)]})
     assert joined == fastjson.pretty({**fields, "z": table})
