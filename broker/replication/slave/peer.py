@@ -18,16 +18,18 @@ from typing import Any, Final
 
 import msgspec
 import structlog
+import trio
 
 from ha.group.hello import MemberStatusMessage, RangesRequest, decode_untrusted, encode
 from ropewalk.client.aio.connection import AsyncConnection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
-from ropewalk.format import fastjson
-from ropewalk.format.remoting import Command
+from ropewalk.format.fastjson import FastjsonError
+from ropewalk.format.remoting import FRAME_SIZE_MAX, Command
+from ropewalk.format.sliced_json import loads_in_slices
 from ropewalk.member_proof import NONCE_SIZE, Asker
 
-__all__ = ["CALL_S", "NotSame", "Peer", "Trust", "reading_answers", "timer_counts"]
+__all__ = ["CALL_S", "NotSame", "Peer", "Trust", "read_answer", "reading_answers", "timer_counts"]
 
 log = structlog.get_logger("broker.ha")
 
@@ -158,13 +160,27 @@ class Peer:
         )
 
 
+async def read_answer(answer: Command) -> Any:
+    """Read the JSON of a peer's answer, which may be as large as a frame, between the turns of others.
+
+    Raises `FastjsonError`.
+    """
+    reading = loads_in_slices(answer.body, FRAME_SIZE_MAX)
+    while True:
+        try:
+            next(reading)
+        except StopIteration as read:
+            return read.value
+        await trio.lowlevel.checkpoint()
+
+
 async def timer_counts(link: AsyncConnection) -> dict[str, Any] | None:
     """Ask a master for its pending timer messages by topic; None where its wheel is switched off."""
     answer = await link.call(Command(RequestCode.GET_TIMER_METRICS), CALL_S)
     if answer.code != ResponseCode.SUCCESS:
         return None
     try:
-        value = fastjson.loads(answer.body)
-    except fastjson.FastjsonError as exc:
+        value = await read_answer(answer)
+    except FastjsonError as exc:
         raise NotSame(f"{link.address} answered {RequestCode.GET_TIMER_METRICS}: {exc}") from exc
     return value if isinstance(value, dict) else None

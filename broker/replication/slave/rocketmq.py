@@ -10,12 +10,12 @@ from typing import Any
 
 import trio
 
-from broker.replication.slave.peer import CALL_S, NotSame, timer_counts
+from broker.replication.slave.peer import CALL_S, NotSame, read_answer, timer_counts
 from broker.replication.slave.slave_broker import SlaveBroker
 from broker.state.data_version import DataVersion, int_of
 from ropewalk.client.aio.connection import AsyncConnection, open_connection
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.format import fastjson
+from ropewalk.format.fastjson import FastjsonError
 from ropewalk.format.remoting import Command
 from store.timer.layout import Checkpoint
 from store.timer.progress import Progress
@@ -74,8 +74,8 @@ class RocketMQTables:
         if answer.code != ResponseCode.SUCCESS:
             raise NotSame(f"{link.address} answered {answer.code} to {code}: {answer.remark}")
         try:
-            value = fastjson.loads(answer.body)
-        except fastjson.FastjsonError as exc:
+            value = await read_answer(answer)
+        except FastjsonError as exc:
             raise NotSame(f"{link.address} answered {code} with what is no JSON: {exc}") from exc
         if not isinstance(value, dict):
             raise NotSame(f"{link.address} answered {code} with what is no object")

@@ -13,13 +13,14 @@ import trio
 from broker.remoting.connection import Connection
 from broker.remoting.shell import Shell
 from broker.replication.slave.hello import SlaveHello
-from broker.replication.slave.peer import NotSame, Peer
+from broker.replication.slave.peer import NotSame, Peer, read_answer
 from broker.replication.slave.slave_broker import master_address
 from broker.replication.slave.sync import SlaveSync
 from ha.group.divergence import Compared, Finding
 from ha.group.hello import Hello, Welcome, encode
 from ha.group.metadata import Seen, SyncRequest, SyncResponse
 from ha.group.roles import SLAVE, SYNC_MASTER, QuorumPolicy
+from ropewalk.format.remoting import Command
 from store.offline.diverged import About
 from tests.broker.harness import InProcess, NoRoom, config_of, without_fsync
 from tests.store.worlds import World, put
@@ -299,3 +300,25 @@ def test_a_slave_forgets_commits_for_a_topic_that_its_master_deleted_and_created
     assert [offsets.query("g", topic, 0) for topic in ("T", "U")] == [None, 1]
     assert offsets.query("new", "T", 0) == 1, "it was told before the message was here"
     assert [record.body for record in slave.stored("T")] == [b"new"]
+
+
+def test_a_large_table_of_a_master_is_read_between_the_turns_of_others() -> None:
+    table = ",".join(f'"topic{n}@group":{{0:{n},1:{n}}}' for n in range(5_000))
+    answer = Command(0, {}, b'{"offsetTable":{%b}}' % table.encode())
+    turns = 0
+
+    async def both() -> None:
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                await trio.lowlevel.checkpoint()
+                turns += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            found = await read_answer(answer)
+            assert len(found["offsetTable"]) == 5_000
+            nursery.cancel_scope.cancel()
+
+    trio.run(both)
+    assert turns > 20
