@@ -381,27 +381,37 @@ class RouteTable:
     def unregister(self, cluster: str, broker_name: str, address: str) -> None:
         """Forget an address, and all that it alone served. Of an unknown one there is nothing to forget."""
         live = self._live.pop((cluster, address), None)
-        self._leave_set(broker_name, address)
+        self._leave_set(broker_name, cluster, address)
         if live is not None and live.broker_name != broker_name:
             # Whoever says goodbye under a wrong name is gone all the same, and nobody would ever miss it again.
-            self._leave_set(live.broker_name, address)
+            self._leave_set(live.broker_name, cluster, address)
 
-    def _leave_set(self, broker_name: str, address: str) -> None:
+    def _leave_set(self, broker_name: str, cluster: str, address: str) -> None:
         broker_set = self._sets.get(broker_name)
         if broker_set is None:
             return
         broker_set.addresses = {i: a for i, a in broker_set.addresses.items() if a != address}
         if not broker_set.addresses:
             del self._sets[broker_name]
-            for cluster, names in list(self._clusters.items()):
-                names.discard(broker_name)
-                if not names:
-                    del self._clusters[cluster]
+            for each in list(self._clusters):
+                self._leave_cluster(broker_name, each)
             if broker_name in self._topics_of:
                 self._leaving[broker_name] = None
                 self.purge()
-        elif broker_set.acting_master_allowed and not broker_set.has_master:
+            return
+        # A member of another cluster than its set's: its cluster goes with the last one of them.
+        if cluster != broker_set.cluster and not any(
+            (cluster, other) in self._live for other in broker_set.addresses.values()
+        ):
+            self._leave_cluster(broker_name, cluster)
+        if broker_set.acting_master_allowed and not broker_set.has_master:
             self.wipe_write_permission(broker_name)
+
+    def _leave_cluster(self, broker_name: str, cluster: str) -> None:
+        names = self._clusters.get(cluster, set())
+        names.discard(broker_name)
+        if not names:
+            self._clusters.pop(cluster, None)
 
     def purge(self) -> None:
         """Drop some topics of sets that have left, which no route shows any more; call now and then."""

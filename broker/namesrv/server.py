@@ -80,7 +80,9 @@ NAMES_PER_STEP = 1_000
 BODY_SIZE_MAX = FRAME_SIZE_MAX - (64 << 10)
 """An answer leaves this much of its frame to the header."""
 
-_ADDRESS = re.compile(r"[^\s:,{}\"\\]{1,253}:[0-9]{1,5}|\[[0-9A-Fa-f:.%]{2,60}\]:[0-9]{1,5}")
+_ADDRESS = re.compile(
+    r"[^\s:,{}\"\\\x00-\x20\x7f-\U0010ffff]{1,253}:[0-9]{1,5}|\[[0-9A-Fa-f:.%]{2,60}\]:[0-9]{1,5}"
+)
 """host:port; IPv6 in brackets is let through, because Java's own clients cope with it."""
 
 log = structlog.get_logger("broker.namesrv")
@@ -431,7 +433,7 @@ def _check_identity(header: RegisterBrokerHeader) -> None:
     before it reads JSON. One broker with such an address would break the routes of all others in its set.
     """
     for name, value in (("brokerName", header.broker_name), ("clusterName", header.cluster_name)):
-        if not 1 <= len(value) <= NAME_SIZE_MAX or any(ord(char) < 0x21 for char in value):
+        if not 1 <= len(value) <= NAME_SIZE_MAX or not value.isprintable() or " " in value:
             raise BadRegistration(f"{name} is {value[:100]!r}")
     if not _ADDRESS.fullmatch(header.broker_addr):
         raise BadRegistration(f"brokerAddr is {header.broker_addr[:100]!r} and not host:port")

@@ -84,3 +84,22 @@ def test_the_answer_is_in_the_serialisation_of_its_request(world: World) -> None
         answer = world.server.handle(Command(RequestCode.GET_BROKER_CLUSTER_INFO, serialize_type=kind), "p")
         assert answer is not None
         assert answer.serialize_type == kind
+
+
+def test_a_cluster_goes_with_its_last_broker_also_where_the_set_lives_on_in_another(world: World) -> None:
+    """Else whoever registers and leaves under a living broker's name takes up places for good."""
+    world.register()
+    for number in range(5):
+        assert world.register(A2, broker_id=1, cluster=f"c{number}").code == ResponseCode.SUCCESS
+        world.ask(
+            RequestCode.UNREGISTER_BROKER,
+            {"brokerName": "broker-a", "brokerAddr": A2, "clusterName": f"c{number}", "brokerId": "1"},
+        )
+    body = world.ask(RequestCode.GET_BROKER_CLUSTER_INFO).body
+    assert b'"c":["broker-a"]' in body and b'"c0"' not in body and b'"c4"' not in body
+
+
+def test_a_name_or_address_with_control_characters_is_refused(world: World) -> None:
+    assert world.register(name="broker\x9b2J").code != ResponseCode.SUCCESS
+    assert world.register(cluster="c\u202e").code != ResponseCode.SUCCESS
+    assert world.register("10.0.0.1\x9b:10911").code != ResponseCode.SUCCESS
