@@ -73,7 +73,7 @@ class OutcomeUnknown(RopewalkError):
 
 
 class BodyTooLarge(RopewalkError):
-    """A compressed body that unpacks to more bytes than its reader allows; the text names the option to raise."""
+    """A compressed body that unpacks to more bytes than its reader allows; the text names the option to increase."""
 
 
 def error_for(code: int, remark: str | None = None) -> RopewalkError:

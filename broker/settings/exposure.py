@@ -41,7 +41,8 @@ def exposures(config: BrokerConfig, *, has_members: bool) -> tuple[str, ...]:
             f"there are no users and no TLS yet: whoever reaches this broker at {config.bind_address} may send, read "
             f"and administer. Let only clients, members and operators reach its ports ({_PAGE})"
         )
-        if has_members and not config.ropewalk_secret and not config.ropewalk_open_group:
+        is_of_group = has_members or config.broker_role != "ASYNC_MASTER" or config.enable_d_leger_commit_log
+        if is_of_group and not config.ropewalk_secret and not config.ropewalk_open_group:
             found.append(
                 "the members of this group prove nothing to each other: give them one ropewalkSecret, or set "
                 f"ropewalkOpenGroup=true where only members reach them ({_PAGE})"

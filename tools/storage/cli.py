@@ -411,7 +411,7 @@ def epoch(
             "--lower-to",
             metavar="EPOCH",
             min=0,
-            help="Forget every promise above this epoch, and let it be that of a role or a part of the log above it.",
+            help="Set every epoch of this store that is higher to this one: of a promise, of its role, of its log.",
         ),
     ] = None,
     as_json: Json = False,

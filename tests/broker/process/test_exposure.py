@@ -157,6 +157,7 @@ def test_a_group_without_a_secret_is_told_where_strangers_may_reach_it() -> None
     assert "ropewalkSecret" in findings(wide, has_members=True)
     assert "ropewalkSecret" not in findings(wide, "ropewalkOpenGroup=true", has_members=True)
     assert "give them one" not in findings(wide, "ropewalkSecret=0123456789abcdef", has_members=True)
+    assert "ropewalkSecret" in findings(wide, "brokerRole=SYNC_MASTER")
     assert "metrics port" in findings(wide)
     assert "metrics port" not in findings(wide, "metricsPromExporterHost=127.0.0.1")
 
