@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -11,6 +13,10 @@ import pytest
 from ropewalk.client.admin.results import BrokerMember, LedgerMembers, LedgerPeerStatus, LedgerStatus
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.errors import Rejected
+from tests.support.brokers import broker
+from tests.support.ports import free_ports
+from tests.support.processes import checkout_command, checkout_environment
+from tests.support.waiting import until
 from tools.admin.dledger.group import status, status_rows
 from tools.admin.dledger.members import at_risk, force, in_doubt, split_member, trust, why_not_alone
 from tools.admin.dledger.members import replace as replace_member
@@ -200,3 +206,27 @@ def test_what_is_at_risk_names_the_lost_members_and_a_log_that_is_longer() -> No
     assert "n1 has the log through entry 100, of which it knows 100 to be committed" in lines
     assert "n0, n2 must not be started again" in lines
     assert "n2 answers, and its log is longer: it ends with entry 120" in lines
+
+
+def test_the_commands_prove_the_groups_secret_and_are_refused_without_it(tmp_path: Path) -> None:
+    """Whoever reached the port could remove voters, and have a member go on alone."""
+    secret = "the secret of this group"
+    (port,) = free_ports(1)
+    settings = {
+        "enableDLegerCommitLog": "true", "dLegerGroup": "g", "dLegerSelfId": "n0",
+        "dLegerPeers": f"n0-127.0.0.1:{port}", "ropewalkSecret": secret,
+    }  # fmt: skip
+    with broker(tmp_path, *(f"--set={key}={value}" for key, value in settings.items())) as running:
+
+        def admin(*words: str, given: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [*checkout_command(), "admin", "dledger", *words, "-n", running.namesrv, "--json"],
+                env={**checkout_environment(), "ROPEWALK_SECRET": given},
+                capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
+
+        until(lambda: '"LEADER"' in admin("status", given=secret).stdout, pause_s=0.1)
+        assert admin("snapshot", given=secret).returncode == 0
+        for given in ("", "a guess of the same length"):
+            refused = admin("force", "n0", "--yes", given=given)
+            assert refused.returncode != 0 and "ropewalkSecret" in refused.stdout + refused.stderr, refused
