@@ -105,12 +105,12 @@ WAITING: tuple[str, ...] = (
 """Scopes for the workers aside: these start processes, wait for most of their time, and give each tens of seconds."""
 
 LONG_S: dict[str, int] = {
+    "tests/tools/drill/test_run.py": 260,
     "spark": 90,
     "tests/compat/test_replication.py": 85,
     "tests/ha/test_handover.py": 80,
     "compat": 75,
     "tests/compat/test_transactions.py": 75,
-    "tests/tools/drill/test_run.py": 75,
     "tests/crash/test_dledger.py": 60,
     "tests/spark/sink/test_kills.py": 60,
     "tests/compat/test_swaps.py": 58,

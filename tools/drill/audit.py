@@ -52,6 +52,7 @@ class Attempt:
     code: int | None = None
     remark: str = ""
     queue_offset: int | None = None
+    log_offset: int | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -79,6 +80,11 @@ class Sent:
             if outcomes == {"refused"}
             else "unknown"
         )
+
+    def is_before(self, begin: int) -> bool:
+        """Return whether it was acknowledged at a place before this offset of the log."""
+        promised = self.acknowledgement
+        return promised is not None and promised.log_offset is not None and promised.log_offset < begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,8 @@ class Audit(msgspec.Struct, kw_only=True):
     """Messages that were refused, each time they were sent."""
     lost: int = 0
     """Acknowledged, and not there: the RPO, in messages."""
+    removed: int = 0
+    """Acknowledged, and not there because retention has removed their segments."""
     duplicates: int = 0
     """Records beyond the first of a message that was sent more than once."""
     order_violations: int = 0
@@ -143,10 +151,11 @@ LOST = "acknowledged but lost"
 ORDER = "out of order"
 
 
-def audit(sent: Iterable[Sent], found: Sequence[Found]) -> Audit:
+def audit(sent: Iterable[Sent], found: Sequence[Found], begin: int = 0) -> Audit:
     """Hold every message that was sent against every record that is there.
 
-    `found` holds each queue's records in the order of their offsets; queues may alternate.
+    `found` holds each queue's records in the order of their offsets; queues may alternate. `begin` is where the log
+    begins: what was acknowledged before it may be gone.
     """
     ledger = {entry.identity: entry for entry in sent}
     notes = _Notes()
@@ -157,6 +166,9 @@ def audit(sent: Iterable[Sent], found: Sequence[Found]) -> Audit:
         outcome = entry.outcome
         if outcome == "acknowledged":
             result.acknowledged += 1
+            if not offsets and entry.is_before(begin):
+                result.removed += 1
+                continue
             _judge_acknowledged(entry, offsets, notes)
         elif outcome == "refused":
             result.refused += 1

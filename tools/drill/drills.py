@@ -13,6 +13,7 @@ import trio
 
 from tools.drill import operate
 from tools.drill.dledger import LEDGER_DRILLS, MODE
+from tools.drill.full_disk import FULL_DISK_LEADER, FULL_DISK_MASTER
 from tools.drill.ledger_faults import LEDGER_FAULT_DRILLS
 from tools.drill.stage import Drill, Stage
 from tools.drill.testbed import damage
@@ -492,7 +493,7 @@ DRILLS = (
         script=full_disk,
         settings={"mappedFileSizeCommitLog": str(SMALL_SEGMENT), "cleanFileForciblyEnable": "false"},
         body_size=LARGE_BODY,
-        slave_disk=damage.DISK_BYTES,
+        small_disk=(1, damage.DISK_BYTES),
     ),
     Drill(
         name="corrupt-slave",
@@ -503,10 +504,11 @@ DRILLS = (
         settings={"mappedFileSizeCommitLog": str(SMALL_SEGMENT)},
         body_size=LARGE_BODY,
     ),
+    FULL_DISK_MASTER,
 )
 
 
-ALL_DRILLS = (*DRILLS, *LEDGER_DRILLS, *LEDGER_FAULT_DRILLS)
+ALL_DRILLS = (*DRILLS, *LEDGER_DRILLS, *LEDGER_FAULT_DRILLS, FULL_DISK_LEADER)
 MODES = (DRILLS[0].mode, MODE)
 
 

@@ -23,6 +23,7 @@ from ropewalk.client.core.routes import Queue, parse_route
 from ropewalk.codes import Permission, RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, Rejected, RopewalkError, error_for
 from ropewalk.format.headers import CreateTopicHeader, SendResponseHeader, decode_header
+from ropewalk.format.record import parse_message_id
 from ropewalk.format.remoting import Command
 from tools.drill.audit import OPEN_CODES, Attempt, Sent
 from tools.drill.messages import Identity, body_of
@@ -216,7 +217,9 @@ class Load:
             attempt.code = answer.code
             attempt.remark = answer.remark or ""
             if answer.code == ResponseCode.SUCCESS:
-                attempt.queue_offset = decode_header(SendResponseHeader, answer.ext).queue_offset
+                stored = decode_header(SendResponseHeader, answer.ext)
+                attempt.queue_offset = stored.queue_offset
+                attempt.log_offset = parse_message_id(stored.msg_id)[2]
         attempt.answered_at = self._timeline.now()
         message.attempts.append(attempt)
         return attempt

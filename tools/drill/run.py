@@ -60,8 +60,9 @@ async def run_drill(drill: Drill, options: Options, progress: Progress) -> Resul
             spares=drill.spares,
         )
         with ExitStack() as disks:
-            if drill.slave_disk is not None:
-                disks.enter_context(small_disk(cluster.nodes[-1].store, drill.slave_disk))
+            if drill.small_disk is not None:
+                member, size = drill.small_disk
+                disks.enter_context(small_disk(cluster.nodes[member].store, size))
             async with cluster:
                 progress.stage(f"starting {counted(drill.members, 'broker')} and a name server")
                 try:
@@ -168,6 +169,7 @@ class _Run:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.load.run)
             nursery.start_soon(self._tick)
+            self.stage.background = nursery
             deadline = trio.current_time() + self.options.seconds
             await self.drill.script(self.stage)
             await trio.sleep_until(deadline)
@@ -303,12 +305,12 @@ class _Run:
     def _judge(self, pulled: list[Found], replicas: Replicas) -> Result:
         stage, load = self.stage, self.load
         everything = [*load.probes, *load.sent]
-        account = audit(everything, pulled)
+        account = audit(everything, pulled, stage.begins.get(stage.master().name, 0))
         overlapping = overlapping_acknowledgements(load.sent, stage.masters)
         reasons = [f"{found.kind}: {found.count} ({found.examples[0]})" for found in account.findings]
         reasons += [f"{found.kind}: {found.examples[0]}" for found in stage.findings]
         for name, found in self.stored.items():
-            in_files = audit(everything, found)
+            in_files = audit(everything, found, stage.begins.get(name, 0))
             if in_files.lost:
                 reasons.append(f"{in_files.lost} acknowledged messages are not in the files of {name}")
         if replicas.equal is False:

@@ -64,8 +64,9 @@ class Drill:
     mode: str = "master-slave"
     """How the group finds its master: "master-slave" by an administrator's order, "dledger" by elections."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    slave_disk: int | None = None
-    """Bytes of the small disk that the slave's store gets; None leaves it where all temporary files are."""
+    small_disk: tuple[int, int] | None = None
+    """The index of the member whose store gets a small disk, and its bytes; None leaves all stores where temporary
+    files are."""
     body_size: int = 0
     """Bytes of a body at the least: some faults need a log that grows."""
     live: bool = False
@@ -105,6 +106,10 @@ class Stage:
         self.failed_to_start: set[str] = set()
         self.gone: set[str] = set()
         """Members that are to be part of the group no more: their files may be older than the others'."""
+        self.begins: dict[str, int] = {}
+        """Where the logs begin of members that had to remove segments; what was acknowledged before is not lost."""
+        self.background: trio.Nursery
+        """For what a script leaves running until the load ends."""
         self.after_stop: Callable[[], Awaitable[None]] | None = None
         """Steps left when the members have stopped, before their files are compared."""
 

@@ -16,13 +16,14 @@ from tools.drill.messages import Identity, body_of, identify
 
 
 def sent(number: int, *codes: int | None, queue: int = 0, lane: int = 0, offset: int | None = None) -> Sent:
-    """A message with one attempt for each code; an acknowledgement says `offset`."""
+    """A message with one attempt for each code; an acknowledgement says `offset`, and 100 times as much in the log."""
     entry = Sent(Identity(lane, number, queue))
     for index, code in enumerate(codes):
         at = number + index / 10
-        entry.attempts.append(
-            Attempt(at, "node-1", at + 0.05, code, queue_offset=offset if code == 0 else None)
-        )
+        attempt = Attempt(at, "node-1", at + 0.05, code)
+        if code == 0 and offset is not None:
+            attempt.queue_offset, attempt.log_offset = offset, 100 * offset
+        entry.attempts.append(attempt)
     return entry
 
 
@@ -65,6 +66,14 @@ def test_an_acknowledged_message_that_is_not_there_is_lost() -> None:
     assert result.lost == 1
     assert kinds(result) == {"acknowledged but lost": 1}
     assert "0-2" in result.findings[0].examples[0]
+
+
+def test_an_acknowledged_message_of_a_removed_segment_is_removed_and_one_behind_it_is_lost() -> None:
+    everything = [sent(number, 0, offset=number) for number in range(4)]
+    result = audit(everything, found(2, 3, first=2), begin=200)
+    assert (result.removed, result.lost, result.findings) == (2, 0, [])
+    result = audit(everything, found(3, first=3), begin=200)
+    assert (result.removed, result.lost) == (2, 1)
 
 
 @pytest.mark.parametrize("there", [True, False])

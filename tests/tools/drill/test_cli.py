@@ -1,9 +1,10 @@
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.tools.conftest import RunCommand
-from tools.drill.drills import ALL_DRILLS
+from tools.drill.drills import ALL_DRILLS, Drill
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,18 @@ def test_what_makes_no_sense_is_told_before_anything_is_started(
     assert done.status == 2
     assert said in done.errors
     assert not done.out
+
+
+@pytest.mark.parametrize(
+    "drill", [drill for drill in ALL_DRILLS if drill.small_disk], ids=lambda drill: drill.name
+)
+def test_a_drill_that_cannot_mount_its_small_disk_says_so_and_gives_no_verdict(
+    drill: Drill, ropewalk: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = ropewalk("drill", "run", drill.name, "--mode", drill.mode)
+    assert done.status == 2 and not done.out
+    assert f"{drill.name}: no verdict: a small disk cannot be mounted" in done.errors
 
 
 def test_every_drill_is_listed_with_what_it_does(ropewalk: RunCommand) -> None:

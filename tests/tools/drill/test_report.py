@@ -159,7 +159,14 @@ def test_every_way_to_lose_a_member_or_a_link_can_be_rehearsed() -> None:
             "cut-to-master",
             "slow-link",
         ),
-        *("switch", "rolling-restart", "full-disk", "corrupt-slave", "old-master-returns"),
+        *(
+            "switch",
+            "rolling-restart",
+            "full-disk",
+            "full-disk-master",
+            "corrupt-slave",
+            "old-master-returns",
+        ),
     }
 
 

@@ -32,6 +32,7 @@ def figures(result: Result) -> list[tuple[str, str]]:
         ("  waiting for a second copy", f"{result.copy_wait_s * 1000:,.0f} ms"),
         ("  of which is noise", f"{result.calm_gap.seconds * 1000:,.0f} ms was the longest before the fault"),
         ("acknowledged but lost (RPO)", f"{audit.lost:,} of {audit.acknowledged:,}"),
+        *([("removed by retention", f"{audit.removed:,}, the oldest")] if audit.removed else []),
         ("duplicates", f"{audit.duplicates:,} (of messages sent again because their fate was unknown)"),
         ("order violations", f"{audit.order_violations:,}"),
         ("fate unknown", f"{audit.unknown:,}, of which {audit.unknown_found:,} are there"),
