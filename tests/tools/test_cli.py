@@ -148,7 +148,7 @@ def test_the_flag_wins_over_the_environment(ropewalk: RunCommand) -> None:
         ((), BrokerOptions()),
         (
             ("-n", "a:1;b:2", "--set", "x=1", "--set", "y=2", "--namesrv-port", "0", "--ephemeral", "--json"),
-            BrokerOptions(None, "a:1;b:2", ("x=1", "y=2"), True, 0, False, True),
+            BrokerOptions(None, "a:1;b:2", ("x=1", "y=2"), True, 0, json=True),
         ),
         (("--print-config",), BrokerOptions(print_config=True)),
     ],

@@ -251,8 +251,12 @@ def test_every_drill_ends_with_a_clean_verdict(mode: str, name: str, tmp_path: P
     ("mode", "name"), [("master-slave", "full-disk-master"), ("dledger", "full-disk-leader")]
 )
 def test_a_disk_that_traffic_fills_costs_the_oldest_segments_and_nothing_else(
-    mode: str, name: str, tmp_path: Path
+    mode: str, name: str, tmp_path: Path, long_run: bool
 ) -> None:
+    if not long_run:
+        pytest.skip(
+            "a disk that is filled takes minutes, and `tests/crash/test_full_disk.py` fills one: `make test-long`"
+        )
     done = drill(name, "--mode", mode, "--seconds", "4", "--json", home=tmp_path)
     skip_without_small_disks(done)
     assert done.returncode == 0, done.stdout + done.stderr
