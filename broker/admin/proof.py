@@ -84,6 +84,8 @@ class ProofDoor:
         for secret in self._secrets:  # here, before anybody waits for it
             key_of(secret, config.broker_cluster_name)
         self._answerers: dict[Session, Answerer] = {}
+        self._unproven = ""
+        """The peer that the log named last for having proven nothing."""
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.ROPEWALK_CHALLENGE: self.challenge}
@@ -154,6 +156,8 @@ class ProofDoor:
         )  # fmt: skip
 
     def _refusal(self, session: Session, request: Command, why: str) -> RequestRefused:
-        # It may try for hours, several times a second: the log leaves out what is repeated.
-        log.warning("no proof of ropewalkSecret", peer=session.link.peer[0], code=request.code, reason=why)
+        ip = session.link.peer[0]
+        if self._unproven != ip:  # it may try for hours, several times a second
+            self._unproven = ip
+            log.warning("no proof of ropewalkSecret", peer=ip, code=request.code, reason=why)
         return RequestRefused(ResponseCode.NO_PERMISSION, why)

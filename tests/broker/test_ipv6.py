@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode
 from ropewalk.format.record import MAGIC_V1, MAGIC_V2, decode_record, decode_records, parse_message_id
 from tests.broker.harness import (
@@ -33,6 +34,9 @@ def test_messages_are_stored_found_and_read_with_hosts_of_either_family(
     without_fsync(monkeypatch)
     with InProcess(config_of(tmp_path), ip=ip) as running:
         client = running.connect(peer=(peer, 50_001))
+        running.broker.topics.update(
+            TopicConfig(topic), START_MS
+        )  # a dead-letter topic comes with its group alone
         ids = [client.send(topic, b"0", properties={"TAGS": "A"}).ext["msgId"]]
         running.clock.ms += 10
         same = [request(V2, send_ext(topic, properties={"TAGS": "A"}), b"%d" % n, opaque=n) for n in (1, 2)]
