@@ -170,7 +170,7 @@ class Broker:
             wake=wake,
         )
         self.sinks = self.processors.sinks
-        self.budget = budget or IncomingBudget(config.incoming_bytes_total_max, monotonic_ms)
+        self.budget = budget or IncomingBudget(monotonic_ms, config.incoming_bytes_total_max)
         self.lane = ColdLane(clock, wake)
         """The lane of all requests that are not hot, the embedded name server's too."""
 

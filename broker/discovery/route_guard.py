@@ -172,7 +172,7 @@ class RouteGuard:
         except (OSError, RemoteProtocolError):
             if self._trust.secret:
                 return None  # whoever it is: it is no member of this group
-            # It answers, and wants to be shown a secret.
+            # The broker there answers, and wants to be shown a secret.
         answer = await link.call(Command(RequestCode.GET_BROKER_CONFIG), RIVAL_S)
         try:
             given = {entry.key: entry.value for entry in read_properties(answer.body.decode())}

@@ -266,10 +266,10 @@ class RouteTable:
         )
         if sets_topics:
             changed = first or before is None or before.version != r.version
-            # What only a master may promise is taken out before a slave's word is written down.
+            # A slave's permission to write is taken out before its topics are entered: only a master may promise it.
             mask = ~Permission.WRITE if is_lowest_slave and broker_set.acting_master_allowed else ~0
             if changed and len(r.topics) > TOPICS_PER_STEP:
-                # Nobody takes this version for one whose topics are all in place before they are.
+                # The version is entered when all topics are: a broker that asks meanwhile registers again.
                 live.version = before.version if before is not None else DataVersion()
             yield from self._set_topics(live, r.topics, mask, changed)
             live.version = r.version

@@ -70,7 +70,7 @@ class BrokerProcess:
             first_request_s=config.first_request_timeout_seconds,
             connections_max=connections_max(STORE_FILES),
         )
-        self._budget = IncomingBudget(config.incoming_bytes_total_max, monotonic_ms)
+        self._budget = IncomingBudget(monotonic_ms, config.incoming_bytes_total_max)
         self.name_server = None if config.namesrv_addr else NameServer(monotonic_ms)
         self.broker: Broker
         self._tables = TableSaver(options.config_file)
@@ -239,7 +239,7 @@ class BrokerProcess:
     def _refused(self, link: Connection) -> Session:
         """The log is being cut: nobody is served for a moment."""
         link.close()
-        return Session(link, Handlers(), lambda session: None)
+        return Session(link, Handlers(), lambda session: None, budget=self._budget)
 
     def _name_server_sessions(self, name_server: NameServer) -> Callable[[Connection], Session]:
         handlers = name_server_handlers(name_server)

@@ -47,7 +47,7 @@ class NamesrvProcess:
     def __init__(self) -> None:
         self.shell = Shell(self, connections_max=connections_max(_KEPT_FILES))
         self.name_server = NameServer(monotonic_ms)
-        self._budget = IncomingBudget(now_ms=monotonic_ms)
+        self._budget = IncomingBudget(monotonic_ms)
         self._lane = ColdLane(time.perf_counter, self.shell.loop.wake)
 
     def begin_turn(self) -> None:

@@ -68,7 +68,7 @@ class _Origin:
 class IncomingBudget:
     """Bytes of unfinished requests, which the sessions of a process share. Plain and synchronous."""
 
-    def __init__(self, total: int = TOTAL_MAX, now_ms: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, now_ms: Callable[[], int], total: int = TOTAL_MAX) -> None:
         """`now_ms` tells milliseconds of a clock that nobody sets."""
         self.total = total
         self.size = 0

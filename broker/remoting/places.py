@@ -47,7 +47,7 @@ class Places:
         self.size = 0
         self._origins: dict[str, dict[Guest, None]] = {}
         self._next: list[tuple[Guest, float]] = []
-        """Those that go next, the last one first, and when something had arrived from each as it was chosen."""
+        """The guests that go next, the last one first; with each the time of its last arrival, as it was chosen."""
         self._gone: Counter[str] = Counter()
         """How many of each origin have made room since the last `report`."""
 

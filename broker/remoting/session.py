@@ -146,7 +146,7 @@ class Session:
         intake: Intake | None = None,
         wait: Wait = refuse_to_wait,
         frame_size_max: int = FRAME_SIZE_MAX,
-        budget: IncomingBudget | None = None,
+        budget: IncomingBudget,
         lane: ColdLane | None = None,
     ) -> None:
         """`wait` has answers wait for the log (`Outbox.after`); `times` is where answers are counted.
@@ -169,7 +169,7 @@ class Session:
         self._first = True
         self._backlog: list[bytes] = []
         self._backlog_at = 0.0
-        self._budget = budget or IncomingBudget()
+        self._budget = budget
         self.incoming = 0
         """Bytes of unfinished requests that are kept, as the budget knows them."""
         self.frame_began_ms = 0

@@ -283,7 +283,7 @@ _HONOURED: Final = (
     _text("logLevel", "info", "debug", "info", "warning", "error", "critical"),
     _text("logFormat", "auto", "auto", "text", "json"),
     _text("logFile", None),
-    # What others on the machine may do with the files that this process makes: nothing.
+    # The permissions that files of this process do not have: other users of the machine have none.
     _text("ropewalkUmask", "077"),
 )  # fmt: skip
 

@@ -45,7 +45,7 @@ _TAG_CODE: Final = Struct(">12xq").iter_unpack
 
 Steps = Generator[None, None, None]
 Filter = PropertyFilter | frozenset[int] | None
-"""What a group of holds waits for: messages by their properties, by their tag codes, or all."""
+"""The filter of a group of holds: over properties, over tag codes, or None for all messages."""
 PropertiesOf = Callable[[ConsumeQueue, int, int], "list[bytes] | None"]
 
 
@@ -104,7 +104,7 @@ class PullHold:
         self._due_ms = -1
         """Deadlines up to this time are over."""
         self._work: deque[Steps] = deque()
-        """What takes more than a turn: wake-ups of many holds, and ends of connections with many."""
+        """Jobs of more than a turn: wake-ups of many holds, and ends of connections with many."""
         self.is_busy = False
         """Whether `run` has something to do."""
         self.size = 0
@@ -193,7 +193,7 @@ class PullHold:
             for key in list(holds.groups):
                 group = holds.groups.get(key)
                 if group is not None and entries.may_match(key):
-                    # Those that are held anew meanwhile have read these entries, and stand behind the others.
+                    # Pulls that are held anew meanwhile have read these entries, and stand behind the others.
                     for held in list(group):
                         if held.waiting:
                             self._unpark(held)

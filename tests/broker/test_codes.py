@@ -7,6 +7,7 @@ import pytest
 
 from broker.namesrv.handlers import name_server_handlers
 from broker.namesrv.server import NameServer
+from broker.remoting.incoming import IncomingBudget
 from broker.remoting.session import PULL_FAMILY, Session
 from ropewalk.codes import ROPEWALK_CODES, RequestCode, ResponseCode, names_of
 from ropewalk.format.remoting import JSON, ROCKETMQ
@@ -117,7 +118,7 @@ def test_a_name_server_answers_its_codes_and_3_to_a_brokers() -> None:
     server = NameServer(lambda: 1_700_000_000_000)
     handlers = name_server_handlers(server)
     link = FakeLink(("127.0.0.1", 1))
-    session = Session(link, handlers, server.closed)
+    session = Session(link, handlers, server.closed, budget=IncomingBudget(lambda: 0))
     assert server.codes >= NAME_SERVER
     for code in sorted(LISTED):
         link.sent.clear()

@@ -19,6 +19,7 @@ from broker.admin.base import ENTRIES_PER_STEP
 from broker.namesrv import registration
 from broker.namesrv.handlers import name_server_handlers
 from broker.namesrv.server import NameServer
+from broker.remoting.incoming import IncomingBudget
 from broker.remoting.session import Session
 from broker.state.json_text import entry_text
 from ropewalk.codes import RequestCode
@@ -64,7 +65,9 @@ class Names:
     def __init__(self) -> None:
         self.server = NameServer(Clock().monotonic)
         self.link = FakeLink(("127.0.0.1", 9))
-        self.session = Session(self.link, name_server_handlers(self.server), self.server.closed)
+        self.session = Session(
+            self.link, name_server_handlers(self.server), self.server.closed, budget=IncomingBudget(lambda: 0)
+        )
 
     def call(self, code: int, ext: dict[str, str], body: bytes) -> Command:
         self.session.receive(encode_frame(Command(code, ext, body, opaque=1)))

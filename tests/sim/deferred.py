@@ -322,7 +322,8 @@ class DeferredWorld(World):
         """Fill a machine's disk for a file of its timers, make room again, or damage a unit. It may die soon."""
         luck = self._luck
         node = self.supposed_master() if luck.random() < 0.6 else luck.choice(self.nodes)
-        logs = [file for path, file in node.disk.files.items() if path.parent.name == "timerlog"]
+        timer_logs = (file for path, file in node.disk.files.items() if path.parent.name == "timerlog")
+        logs = [file for file in timer_logs if len(file.data) >= UNIT_SIZE]
         if self.quiet:
             for each in self.nodes:
                 each.disk.full = frozenset()

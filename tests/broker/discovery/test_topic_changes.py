@@ -5,6 +5,7 @@ import pytest
 from broker.discovery.registrar import Registrar
 from broker.namesrv.handlers import name_server_handlers
 from broker.namesrv.server import NameServer
+from broker.remoting.incoming import IncomingBudget
 from broker.remoting.session import Session
 from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode
@@ -44,7 +45,12 @@ def test_the_retry_topic_is_with_the_name_server_before_the_heartbeat_is_answere
         remote=(),
     )
     running.broker.topic_changes.on_published = registrar.changed
-    names = Session(FakeLink(("127.0.0.1", 9)), name_server_handlers(server), server.closed)
+    names = Session(
+        FakeLink(("127.0.0.1", 9)),
+        name_server_handlers(server),
+        server.closed,
+        budget=IncomingBudget(lambda: 0),
+    )
     client = running.connect()
     client.feed(request(RequestCode.HEART_BEAT, body=heartbeat_body(model=model)))
     # The turn has ended, and only now its answers leave.

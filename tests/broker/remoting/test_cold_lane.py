@@ -8,6 +8,7 @@ import pytest
 
 from broker.remoting import cold_lane
 from broker.remoting.cold_lane import TURN_S, ColdLane
+from broker.remoting.incoming import IncomingBudget
 from broker.remoting.session import Handlers, Session
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import RemoteProtocolError
@@ -33,7 +34,9 @@ class World:
         handlers, link = Handlers(), FakeLink(("127.0.0.1", port))
         handlers.cold[1] = self._work
         handlers.hot[2] = lambda session, request: session.answer(request, 0, "hot")
-        return Session(link, handlers, lambda session: None, lane=self.lane), link
+        return Session(
+            link, handlers, lambda session: None, lane=self.lane, budget=IncomingBudget(lambda: 0)
+        ), link
 
     def _work(self, session: Session, request: Command) -> Generator[None, None, Command]:
         for _ in range(int(request.body[:8])):

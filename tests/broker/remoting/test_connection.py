@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from broker.remoting.connection import IN, Connection
+from broker.remoting.incoming import IncomingBudget
 from broker.remoting.session import Handlers, Session
 from broker.remoting.shell import Shell
 from tests.broker.remoting.net import Net, Turns, only
@@ -177,7 +178,7 @@ def test_a_closed_connection_leaves_nothing_for_the_collector() -> None:
         left, right = socket.socketpair()
         shell = Shell(Turns())
         connection = Connection(shell, left, ("127.0.0.1", 1))
-        session = Session(connection, Handlers(), lambda _session: None)
+        session = Session(connection, Handlers(), lambda _session: None, budget=IncomingBudget(lambda: 0))
         connection.session = session
         connection.raw_receiver = cast("Callable[[memoryview], None]", session.receive)
         shell.connections[connection.fd] = connection

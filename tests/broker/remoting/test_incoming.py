@@ -171,7 +171,7 @@ def test_requests_that_wait_for_a_slow_reader_count_too(running: InProcess) -> N
 
 
 def test_a_connection_that_ends_gives_its_bytes_back() -> None:
-    budget = IncomingBudget()
+    budget = IncomingBudget(lambda: 0)
     session = Session(FakeLink(("::1", 1)), Handlers(), lambda session: None, budget=budget)
     session.receive(LARGE + b"x" * 1000)
     assert budget.size == 1004

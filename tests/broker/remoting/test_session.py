@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.remoting.incoming import IncomingBudget
 from broker.remoting.session import Handlers, Request, Session
 from broker.waiting.held_pulls import HeldPull
 from ropewalk.codes import RequestCode, ResponseCode
@@ -154,7 +155,9 @@ def test_answers_to_what_came_before_the_garbage_are_not_held_back(client: Clien
 
 @given(st.binary(max_size=200))
 def test_a_session_survives_any_bytes_or_hangs_up(data: bytes) -> None:
-    session = Session(FakeLink(("127.0.0.1", 1)), Handlers(), lambda _session: None)
+    session = Session(
+        FakeLink(("127.0.0.1", 1)), Handlers(), lambda _session: None, budget=IncomingBudget(lambda: 0)
+    )
     with suppress(RemoteProtocolError):
         session.receive(data)
 
@@ -268,7 +271,7 @@ def test_a_handler_that_fails_is_answered_1_and_the_connection_lives_on() -> Non
     handlers = Handlers()
     handlers.cold = {7: fail}
     link = FakeLink(("127.0.0.1", 1))
-    session = Session(link, handlers, lambda _session: None)
+    session = Session(link, handlers, lambda _session: None, budget=IncomingBudget(lambda: 0))
     session.receive(request(7, opaque=1) + request(8, opaque=2))
     assert b"KeyError" in link.sent
     assert len(link.sent) < 10_000
@@ -362,7 +365,9 @@ def test_a_request_reads_its_fields_alike_in_both_serialisations() -> None:
 
     handlers = Handlers()
     handlers.hot = {7: keep}
-    session = Session(FakeLink(("127.0.0.1", 1)), handlers, lambda _session: None)
+    session = Session(
+        FakeLink(("127.0.0.1", 1)), handlers, lambda _session: None, budget=IncomingBudget(lambda: 0)
+    )
     for kind in (JSON, ROCKETMQ):
         session.receive(request(7, {"topic": "T", "key": UNIQ}, serialize_type=kind))
     assert seen[0] == seen[1] == {"topic": "T", "key": UNIQ}

@@ -1,5 +1,6 @@
 """Requests of the broker's own: answered once, by the client, by the end of its connection or by the clock."""
 
+from broker.remoting.incoming import IncomingBudget
 from broker.remoting.session import Handlers, Session
 from broker.waiting.client_calls import ClientCalls
 from ropewalk.codes import FrameFlag, RequestCode, ResponseCode
@@ -11,7 +12,7 @@ ASKED = RequestCode.GET_CONSUMER_RUNNING_INFO
 
 def client() -> tuple[Session, FakeLink]:
     link = FakeLink(("127.0.0.1", 40_000))
-    return Session(link, Handlers(), lambda session: None), link
+    return Session(link, Handlers(), lambda session: None, budget=IncomingBudget(lambda: 0)), link
 
 
 def sent(link: FakeLink) -> Command:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from broker.remoting.incoming import IncomingBudget
 from broker.remoting.outbox import release
 from broker.remoting.rpc_times import FAILED, SUCCESS, RpcTimes
 from broker.remoting.session import Handlers, Session
@@ -17,7 +18,7 @@ V2 = RequestCode.SEND_MESSAGE_V2
 
 def session(port: int = 1) -> tuple[Session, FakeLink]:
     link = FakeLink(("127.0.0.1", port))
-    return Session(link, Handlers(), lambda _session: None), link
+    return Session(link, Handlers(), lambda _session: None, budget=IncomingBudget(lambda: 0)), link
 
 
 def success(opaque: int, kind: int = JSON) -> bytes:
