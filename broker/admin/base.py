@@ -7,7 +7,7 @@ never delays a consumer; its place in line is bounded, and past it tools are tol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
@@ -20,7 +20,7 @@ from broker.settings.config import BrokerConfig
 from ropewalk.codes import ResponseCode
 from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
-from ropewalk.format.sliced_json import Slices, loads_at_once, loads_in_slices
+from ropewalk.format.sliced_json import loads_at_once, loads_in_slices
 from store.io.workers import Worker
 
 __all__ = [
@@ -28,7 +28,8 @@ __all__ = [
     "AdminContext",
     "Handler",
     "body_of",
-    "object_in_slices",
+    "by_slices",
+    "entries_in_slices",
     "object_of",
     "table_in_slices",
 ]
@@ -217,13 +218,31 @@ def object_of(request: Command) -> dict[str, Any]:
     return _checked_object(value)
 
 
-def object_in_slices(request: Command) -> Slices:
-    """Read the JSON object in the body of a request, which may be a long list. Raises `RequestRefused`."""
+def entries_in_slices(
+    request: Command, name: str, what: str, read: Callable[[Any], T]
+) -> Generator[None, None, list[T]]:
+    """Read the list `name` of a request's body, each entry by `read`. Raises `RequestRefused`.
+
+    `what` is the noun for an entry in the refusal.
+    """
     try:
-        value = yield from loads_in_slices(request.body, BODY_SIZE_MAX)
+        document = _checked_object((yield from loads_in_slices(request.body, BODY_SIZE_MAX)))
     except fastjson.FastjsonError as exc:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not JSON: {exc}") from exc
-    return _checked_object(value)
+    entries = document.get(name)
+    if not isinstance(entries, list) or not entries:
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"{name} names no {what}")
+    found: list[T] = []
+    yield from by_slices(lambda *some: found.extend(map(read, some)), entries)
+    return found
+
+
+def by_slices(work: Callable[..., object], entries: Sequence[Any]) -> Generator[None, None, None]:
+    """Call `work` with the entries of a list, `ENTRIES_PER_STEP` at a time, between which other clients are served."""
+    for start in range(0, len(entries), ENTRIES_PER_STEP):
+        if start:
+            yield
+        work(*entries[start : start + ENTRIES_PER_STEP])
 
 
 def _checked_object(value: Any) -> dict[str, Any]:

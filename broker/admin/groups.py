@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Any
 
 from broker.admin.base import (
-    ENTRIES_PER_STEP,
     AdminContext,
     Handler,
     body_of,
-    object_in_slices,
+    by_slices,
+    entries_in_slices,
     object_of,
     table_in_slices,
 )
@@ -74,19 +74,8 @@ class AdminGroups:
     def update_list(self, session: Session, request: Command) -> Stepwise:
         """All of them or, if one is refused, none."""
         with self._context.making(CONSUMER_GROUP):
-            document = yield from object_in_slices(request)
-            entries = document.get("groupConfigList")
-            if not isinstance(entries, list) or not entries:
-                raise RequestRefused(ResponseCode.INVALID_PARAMETER, "groupConfigList names no group")
-            configs: list[SubscriptionGroupConfig] = []
-            for entry in entries:
-                if len(configs) % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
-                    yield
-                configs.append(self._from_entry(entry))
-            for start in range(0, len(configs), ENTRIES_PER_STEP):
-                if start:
-                    yield
-                self._put(*configs[start : start + ENTRIES_PER_STEP])
+            configs = yield from entries_in_slices(request, "groupConfigList", "group", self._from_entry)
+            yield from by_slices(self._put, configs)
         return self._kept(session, request, request.reply(ResponseCode.SUCCESS))
 
     def _kept(self, session: Session, request: Command, answer: Command) -> Command | None:

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.admin.base import (
-    ENTRIES_PER_STEP,
     AdminContext,
     Handler,
     body_of,
-    object_in_slices,
+    by_slices,
+    entries_in_slices,
     table_in_slices,
 )
 from broker.remoting.refused import RequestRefused
@@ -81,24 +81,10 @@ class AdminTopics:
     def update_list(self, session: Session, request: Command) -> Stepwise:
         """All of them or, if one is refused, none."""
         with self._context.making(TOPIC):
-            document = yield from object_in_slices(request)
-            entries = document.get("topicConfigList")
-            if not isinstance(entries, list) or not entries:
-                raise RequestRefused(ResponseCode.INVALID_PARAMETER, "topicConfigList names no topic")
-            configs: list[TopicConfig] = []
-            for entry in entries:
-                if len(configs) % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
-                    yield
-                configs.append(self._from_entry(entry))
-            for start in range(0, len(configs), ENTRIES_PER_STEP):
-                if start:
-                    yield
-                self._refuse_full(*configs[start : start + ENTRIES_PER_STEP])
+            configs = yield from entries_in_slices(request, "topicConfigList", "topic", self._from_entry)
+            yield from by_slices(self._refuse_full, configs)
             try:
-                for start in range(0, len(configs), ENTRIES_PER_STEP):
-                    if start:
-                        yield
-                    self._put(*configs[start : start + ENTRIES_PER_STEP])
+                yield from by_slices(self._put, configs)
             finally:
                 self._broker.topics_changed()
         return self._kept(session, request)
