@@ -74,10 +74,11 @@ def loads_at_once(data: bytes) -> Any:
     )
 
 
-def loads_in_slices(data: bytes, size_max: int) -> Slices:
+def loads_in_slices(data: bytes, size_max: int, entries_max: int = ENTRIES_MAX) -> Slices:
     """Read one document as `fastjson.loads` does, a slice at each step; a small one within the first step.
 
-    Raises `FastjsonError`.
+    Raises `FastjsonError`, for a document of more than `size_max` bytes, and for a list or object in it of more than
+    `entries_max` entries, too.
     """
     size = len(data)
     if size > size_max:
@@ -94,7 +95,7 @@ def loads_in_slices(data: bytes, size_max: int) -> Slices:
                 check_depth(value)
                 return value
     yield
-    reader = _Reader(data)
+    reader = _Reader(data, entries_max)
     value = yield from reader.value(0)
     if reader.next_mark():
         raise reader.error("nothing after the value")
@@ -128,8 +129,9 @@ _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST, _COMMA, _COLON = b"{}[],:"
 class _Reader:
     """A recursive reader whose steps are slices."""
 
-    def __init__(self, text: bytes) -> None:
+    def __init__(self, text: bytes, entries_max: int = ENTRIES_MAX) -> None:
         self._text = text
+        self._entries_max = entries_max
         self._position = 0
         self._retry_at = 0
         """The position from which a run is searched again."""
@@ -199,8 +201,8 @@ class _Reader:
 
     def _check_count(self, count: int) -> None:
         # A table that grows is copied as a whole now and then, which no slice may take longer for.
-        if count > ENTRIES_MAX:
-            raise self.error(f"at most {ENTRIES_MAX} entries")
+        if count > self._entries_max:
+            raise self.error(f"at most {self._entries_max} entries")
 
     def _run(self, pattern: re.Pattern[bytes], brackets: bytes) -> Slices:
         """Read a run of entries that ends with a comma, or return None where there is none."""

@@ -34,6 +34,8 @@ __all__ = ["CALL_S", "NotSame", "Peer", "Trust", "read_answer", "reading_answers
 log = structlog.get_logger("broker.ha")
 
 CALL_S = 2.0
+TABLE_ENTRIES_MAX: Final = 1_000_000
+"""Entries in a table of a RocketMQ master: its consumer offsets have no bound of their own."""
 _TOLD_MAX: Final = 64
 _told: set[tuple[str, str]] = set()
 """Peers, and the kinds of trouble that reading their answers has made, as they were logged."""
@@ -165,7 +167,7 @@ async def read_answer(answer: Command) -> Any:
 
     Raises `FastjsonError`.
     """
-    reading = loads_in_slices(answer.body, FRAME_SIZE_MAX)
+    reading = loads_in_slices(answer.body, FRAME_SIZE_MAX, TABLE_ENTRIES_MAX)
     while True:
         try:
             next(reading)

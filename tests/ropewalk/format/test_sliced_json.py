@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -136,3 +137,11 @@ def test_a_document_that_is_to_be_read_at_once_is_small() -> None:
         loads_at_once(b"{a:'" + b"x" * DIALECT_AT_ONCE_MAX + b"'}")
     with pytest.raises(FastjsonError, match="at most 32768"):
         loads_at_once(b'"' + b"x" * (32 << 10) + b'"')
+
+
+def test_a_table_of_a_master_may_have_more_entries_than_a_strangers_request() -> None:
+    table = {f"t@{number}": number for number in range(120_000)}
+    document = msgspec.json.encode({"offsetTable": table})
+    with pytest.raises(FastjsonError, match="at most 100000 entries"):
+        sliced_json.finish(loads_in_slices(document, len(document)))
+    assert sliced_json.finish(loads_in_slices(document, len(document), 200_000)) == {"offsetTable": table}
