@@ -36,7 +36,10 @@ from store.retention.rules import RetentionRules, Usage, decide, expired, forced
 
 _QUEUES_AT_ONCE = 64
 _FORCED_INTERVAL_MS = 2000
-"""How soon behind the removal of a young segment its room is looked for, and not sooner: another file may take it."""
+"""How soon behind the removal of a young segment its room is looked for, and not sooner: another file may take it.
+
+Where the log itself has taken that room, the next one may go at once."""
+_FORCED_LOOK_MS = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,8 @@ class Cleaner:
         self._checksum_directory = checksum_directory
         self._delete_from_ms = now_ms() + rules.first_ms
         self._next_look_ms = self._next_removal_ms = self._next_queue_ms = self._next_young_ms = 0
+        self._allocated_before = 0
+        """Where the newest file of the log ended when a young segment went last."""
         self._looking = self._removing = self._correcting = False
         self._asked = False
         self._retired: deque[Segment] = deque()
@@ -161,7 +166,9 @@ class Cleaner:
             self.findings.append(decision.refusal or "there is room on the disk again: messages are taken")
         may_remove = self._asked or _due(now, self._delete_from_ms, self._rules.first_ms)
         pause_ms = min(_FORCED_INTERVAL_MS, self._rules.interval_ms)
-        may_take = may_remove and not found.removed and _due(now, self._next_young_ms, pause_ms)
+        grown = found.allocated - self._allocated_before
+        is_due = grown >= self._log.segment_size or _due(now, self._next_young_ms, pause_ms)
+        may_take = may_remove and not found.removed and is_due
         takes_young = self._judge_young(found, decision.is_forced, may_take)
         stopped = self.forced.stopped
         full = f"{decision.refusal}; {stopped}" if decision.refusal and stopped else decision.refusal
@@ -176,7 +183,9 @@ class Cleaner:
         self._asked = False
         if takes_young:
             self._give_up(1, forced_reason(usage))
-            self._next_young_ms = self._next_look_ms = now + pause_ms
+            self._next_young_ms, self._allocated_before = now + pause_ms, found.allocated
+        if not _due(now, self._next_young_ms, pause_ms):
+            self._next_look_ms = now + min(_FORCED_LOOK_MS, pause_ms)
 
     def _judge_young(self, found: _Looked, is_forced: bool, may_remove: bool) -> bool:
         """Tell whether the oldest segment goes though it is young, by the fuller of the two file systems."""

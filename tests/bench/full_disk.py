@@ -47,6 +47,7 @@ DISK = 200 << 20
 BODY = 60_000
 QUIET_S = 61.0
 NEAR = 0.05
+FILL_RATE = 8 << 20
 ALL_HOURS_BUT_THIS = (time.localtime().tm_hour + 12) % 24
 
 
@@ -244,7 +245,7 @@ def run(mode: str, case: str, disk: Path, checkout: Path, form: Form) -> Outcome
         sender = Sender(str(running.ready["broker"]), outcome, form.asks)
         ends.callback(sender.close)
         until_leads(sender)
-        sender.send(form.rate, began + QUIET_S, 0.5 * size)
+        sender.send(FILL_RATE, began + QUIET_S, 0.5 * size)
         if not form.asks:
             time.sleep(max(0.0, began + QUIET_S - time.monotonic()))
         if case == "other":

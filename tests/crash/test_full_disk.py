@@ -16,7 +16,7 @@ from tools.drill.testbed.group import CannotRun
 pytestmark = pytest.mark.slow
 
 SIZE = 64 << 20
-FORM = Form(segment=4 << 20, rate=3 << 20, seconds=16.0, asks=True)
+FORM = Form(segment=4 << 20, rate=3 << 19, seconds=25.0, asks=True)
 
 
 @pytest.mark.parametrize("mode", MODES)

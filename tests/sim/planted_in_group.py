@@ -16,7 +16,7 @@ BUGS = {
     "ha-never-looks-for-a-newer-master": 14,
     "ha-old-connection-counted": 32,
     "ha-old-master-still-followed": 82,
-    "ha-old-tail-wins": 207,
+    "ha-old-tail-wins": 1932,
     "ha-promise-not-saved": 78,
     "ha-promoted-by-too-few": 6,
     "ha-report-before-flush": 160,

@@ -197,11 +197,11 @@ def fill(world: World, store: MessageStore, percent: int) -> None:
     world.disk.size = len(world.disk.names(store.log.directory)) * SEGMENT_SIZE * 100 // percent
 
 
-def look(world: World, store: MessageStore) -> list[str]:
-    """Let a second pass, and everything that is due then; return what was said."""
+def look(world: World, store: MessageStore, ms: int = 1001) -> list[str]:
+    """Let time pass, and everything that is due then; return what was said."""
     cleaner = store.upkeep.cleaner
     assert cleaner is not None
-    world.clock.ms += 1001
+    world.clock.ms += ms
     until(lambda: not cleaner._looking, turn=store.run_completions, pause_s=0.001)
     store.tick()
 
@@ -223,6 +223,29 @@ def test_one_segment_at_a_time_goes_only_until_the_level_is_met_and_is_said_befo
     assert world.disk.removed == [0], "88 % of eleven files is met by one"
     assert world.disk.space(store.log.directory).used_percent <= 85
     assert store.refusal is None
+
+
+def test_a_log_that_takes_the_room_of_a_removal_at_once_gets_the_next_one_without_a_pause(
+    world: World, store: MessageStore
+) -> None:
+    fill(world, store, 91)
+    look(world, store)
+    look(world, store)
+    assert world.disk.removed == [0]
+    look(world, store, ms=300)
+    assert world.disk.removed == [0], "another file may take the room"
+    count = len(store.log.segments)
+    while len(store.log.segments) == count:
+        put(store, [bytes(900)])
+        settle(store)
+
+    def turn() -> None:
+        store.tick()
+        store.run_completions()
+
+    until(lambda: store.log.spare is not None, turn=turn, patience_s=20)
+    look(world, store, ms=300)
+    assert world.disk.removed == [0, SEGMENT_SIZE]
 
 
 def test_a_disk_that_another_file_fills_again_and_again_costs_one_segment(
