@@ -7,8 +7,9 @@ a job in steps (a generator that yields between two slices), and all jobs of a t
     time left, and nothing of its session waits    the job runs at once, as far as the time allows
     else                                           it waits for the next turn, which comes at once
 
-Sessions take turns, a step each; the jobs of one session keep their order. What waits has a bound; when it is reached,
-the session with most bytes in it is told that the broker is busy.
+Sessions take turns, a step each; the jobs of one session keep their order. A session whose peer takes too few of its
+answers has no turn until the peer has read: its jobs would only make more answers. What waits has a bound; when it is
+reached, the session with most bytes in it is told that the broker is busy.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class JobOwner(Protocol):
     link: Link
     lane_full: bool
     """Whether so many of its requests wait that it keeps the rest of a read to itself."""
+    lane_stalled: bool
+    """Whether its requests wait until the peer has taken its answers; `ColdLane.resume` is owed then."""
 
     def go_on(self) -> Steps:
         """Go on with the rest, as none waits any more."""
@@ -84,12 +87,20 @@ class ColdLane:
         self._running: Job | None = None
         self._queues: OrderedDict[JobOwner, _Queue] = OrderedDict()
         """The sessions with waiting jobs, the one that is next first."""
+        self._stalled: dict[JobOwner, _Queue] = {}
+        """The sessions with waiting jobs that have no turn, as their peers take too few answers."""
         self.size = 0
         """Bytes of all waiting requests."""
 
     def serve(self, session: JobOwner, job: Job, *, later: bool = False) -> None:
         """Serve a job at once, as far as the time of this turn allows; the rest of it, or all if `later`, waits."""
-        if later or self.left_s <= 0 or session in self._queues or not self._advance(job):
+        if (
+            later
+            or self.left_s <= 0
+            or session in self._queues
+            or session.lane_stalled
+            or not self._advance(job)
+        ):
             self._add(session, job)
 
     def run(self) -> None:
@@ -97,6 +108,10 @@ class ColdLane:
         queues = self._queues
         while queues and self.left_s > 0:
             session, queue = next(iter(queues.items()))
+            if session.link.congested:
+                self._stalled[session] = queues.pop(session)
+                session.lane_stalled = True
+                continue
             job = queue.jobs[0]
             session.outbox.read_at = job.read_at
             try:
@@ -117,9 +132,16 @@ class ColdLane:
         if queues:
             self._wake()
 
+    def resume(self, session: JobOwner) -> None:
+        """Serve a session again whose peer has taken its answers."""
+        session.lane_stalled = False
+        queue = self._stalled.pop(session, None)
+        if queue is not None:
+            self._enter(session, queue)
+
     def release(self, session: JobOwner) -> None:
         """Forget the jobs of a session that is gone."""
-        queue = self._queues.pop(session, None)
+        queue = self._queues.pop(session, None) or self._stalled.pop(session, None)
         if queue is not None:
             self.size -= queue.size
             for job in queue.jobs:
@@ -143,29 +165,35 @@ class ColdLane:
             self.left_s -= clock() - began
 
     def _add(self, session: JobOwner, job: Job) -> None:
-        queue = self._queues.get(session)
+        queue = self._queues.get(session) or self._stalled.get(session)
         if queue is None:
-            queue = self._queues[session] = _Queue()
-            if len(self._queues) == 1:
-                self._wake()
+            queue = _Queue()
+            self._enter(session, queue)
         queue.jobs.append(job)
         if len(queue.jobs) >= JOBS_MAX:
             session.lane_full = True
         queue.size += job.size
         self.size += job.size
         while self.size > WAITING_SIZE_MAX:
-            largest = max(self._queues, key=lambda one: self._queues[one].size)
-            shed = self._queues[largest]
+            waiting = (*self._queues.items(), *self._stalled.items())
+            largest, shed = max(waiting, key=lambda entry: entry[1].size)
             last = shed.jobs.pop()
             last.steps.close()
             self._remove(largest, shed, last)
             last.refuse()
+
+    def _enter(self, session: JobOwner, queue: _Queue) -> None:
+        self._queues[session] = queue
+        if len(self._queues) == 1:
+            self._wake()
 
     def _remove(self, session: JobOwner, queue: _Queue, job: Job) -> None:
         queue.size -= job.size
         self.size -= job.size
         assert self.size >= queue.size >= 0, (self.size, queue.size)
         if not queue.jobs:
-            del self._queues[session]
+            self._queues.pop(session, None)
+            if self._stalled.pop(session, None) is not None:
+                session.lane_stalled = False
             if session.lane_full:
                 self._add(session, Job(session.go_on(), 1, job.read_at, session.link.close))

@@ -131,6 +131,7 @@ class Session:
         "frames",
         "held",
         "lane_full",
+        "lane_stalled",
         "incoming",
         "link",
         "outbox",
@@ -176,6 +177,8 @@ class Session:
         self._lane = lane
         self.lane_full = False
         """Whether so many of its requests wait in the lane that the rest of a read is kept here."""
+        self.lane_stalled = False
+        """Whether its requests in the lane wait until the peer has taken its answers."""
 
     @property
     def is_open(self) -> bool:
@@ -230,10 +233,12 @@ class Session:
     @property
     def has_backlog(self) -> bool:
         """Tell whether requests wait until the peer has taken its answers."""
-        return bool(self._backlog)
+        return bool(self._backlog) or self.lane_stalled
 
     def resume(self) -> None:
         """Resume after the peer has taken its answers: go on with what it had asked before."""
+        if self.lane_stalled and self._lane is not None:
+            self._lane.resume(self)
         if self._backlog and not self.lane_full:
             self.receive(b"")
 

@@ -157,6 +157,80 @@ def test_sessions_take_turns_and_one_with_much_delays_no_other() -> None:
     assert answered(link) == [99]
 
 
+def test_a_session_that_reads_none_of_its_answers_is_not_served_until_it_reads() -> None:
+    """A stranger who asks and never reads has the broker make answers that pile up."""
+    world = World()
+    deaf, deaf_link = world.session(1)
+    deaf.receive(b"".join(work(1, n) for n in range(100)))
+    deaf_link.congested = True
+    modest, link = world.session(2)
+    modest.receive(b"".join(work(1, n) for n in range(1000, 1100)))
+    world.steps.clear()
+    for _ in range(60):
+        world.turn()
+    assert world.steps == list(range(1000, 1100)), "others have the whole lane"
+    wakes = world.wakes
+    for _ in range(10):
+        world.turn()
+    assert world.wakes == wakes, "nobody waits for a turn"
+    assert deaf.has_backlog, "its connection tells when its peer has read"
+    deaf_link.congested = False
+    deaf.resume()
+    deaf.receive(work(1, 100))
+    for _ in range(60):
+        world.turn()
+    assert (answered(deaf_link), answered(link)) == (list(range(101)), list(range(1000, 1100)))
+    assert not deaf.has_backlog and not world.lane.size
+
+
+def test_a_session_whose_answers_fill_its_connection_goes_on_whenever_its_peer_has_read() -> None:
+    world = World()
+    session, link = world.session()
+    session.receive(b"".join(work(1, n) for n in range(500)))
+    answers: list[int] = []
+    for _ in range(400):
+        link.congested = bool(link.sent)
+        world.turn()
+        link.congested = False
+        answers += answered(link)
+        session.resume()
+    assert answers == list(range(500))
+    assert not session.has_backlog and not link.paused and not world.lane.size
+
+
+def test_a_session_that_reads_nothing_is_the_one_that_is_told_that_too_much_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cold_lane, "WAITING_SIZE_MAX", 100_000)
+    world = World()
+    deaf, deaf_link = world.session(1)
+    for n in range(10):
+        deaf.receive(work(9, n, b"x" * 9_000))
+    deaf_link.congested = True
+    world.turn()
+    world.turn()
+    modest, modest_link = world.session(2)
+    modest.receive(work(9, 77, b"x" * 30_000))
+    assert deaf_link.sent and not modest_link.sent
+    assert world.lane.size <= 100_000
+
+
+def test_a_connection_that_ends_while_its_peer_reads_nothing_takes_its_requests_along() -> None:
+    world = World()
+    session, link = world.session()
+    session.receive(work(9, 1) + work(9, 2))
+    link.congested = True
+    world.turn()
+    world.turn()
+    session.closed()
+    assert not world.lane.size
+    session.resume()
+    link.congested = False
+    steps = len(world.steps)
+    world.turn()
+    assert len(world.steps) == steps
+
+
 def test_when_too_much_waits_the_session_with_most_of_it_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold_lane, "WAITING_SIZE_MAX", 100_000)
     world = World()
