@@ -25,6 +25,7 @@ import msgspec
 from broker.context import BrokerContext
 from broker.kv.region import Busy, Done, KvRegion, NotLeader
 from broker.kv.regions import KvRegions
+from broker.remoting.origins import origin_of
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Handlers, Request, Session
 from ropewalk.codes import RequestCode, ResponseCode
@@ -96,7 +97,13 @@ class KvRequests:
         if region is None:
             self._moved(session, request, encode_outcome(_WRONG_EPOCH))
         else:
-            self._propose(session, request, region, lambda done: region.propose(OpenSession, done))
+            origin = origin_of(session.peer_host)
+            self._propose(
+                session,
+                request,
+                region,
+                lambda done: region.propose(lambda stamp: OpenSession(stamp, origin), done),
+            )
 
     def write(self, session: Session, request: Request) -> None:
         """Append a session's write; the answer leaves when it is applied. HOT."""

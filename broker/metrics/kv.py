@@ -18,7 +18,7 @@ _TEXTS: Final = {
     "ropewalk_kv_keys": "Keys of a region",
     "ropewalk_kv_used_bytes": "Bytes that the state of a region counts as, of kvMemoryMax",
     "ropewalk_kv_memory_max_bytes": "The bound of that, kvMemoryMax",
-    "ropewalk_kv_sessions": "Sessions of clients that a region knows; the ones idle for the longest go beyond 10,000",
+    "ropewalk_kv_sessions": "Sessions of clients that a region knows, at most 10,000: too many from one address go",
     "ropewalk_kv_log_bytes": "The length of a region's log",
     "ropewalk_kv_replay_bytes": "The length of a region's log behind its newest snapshot, which a start applies",
     "ropewalk_kv_snapshot_failing": "1 where the last snapshot of a region could not be written",

@@ -379,8 +379,9 @@ class NameServer:
 
     def _put_kv(self, request: Command, peer: Hashable) -> Command:
         header = decode_header(PutKvConfigHeader, request.ext)
-        if not self._kv.put(header.namespace, header.key, header.value):
-            return request.reply(ResponseCode.SYSTEM_ERROR, "the KV configuration is full")
+        refusal = self._kv.put(header.namespace, header.key, header.value)
+        if refusal is not None:
+            return request.reply(ResponseCode.SYSTEM_ERROR, refusal)
         return request.reply(ResponseCode.SUCCESS)
 
     def _get_kv(self, request: Command, peer: Hashable) -> Command:

@@ -132,7 +132,7 @@ class KvMachine:
                 return Outcome(Status.OK)
             case OpenSession():
                 id = self.region.session_id(number)
-                self.sessions.open(id)
+                self.sessions.open(id, command.origin)
                 return Outcome(Status.OK, (Count(id),))
             case FoundRegions():
                 return self._found(command.keys)
@@ -349,8 +349,9 @@ class KvMachine:
                 id,
                 lowest,
                 [(seq, each.status, encode_items(each.results)) for seq, each in sorted(outcomes.items())],
+                origin,
             )
-            for id, lowest, outcomes in self.sessions
+            for id, lowest, outcomes, origin in self.sessions
         ]
         for part in (
             self.region, self.origin, list(self.ids), self.applied, self.clock_ms, self.leader,

@@ -113,10 +113,11 @@ class Encoder:
         if isinstance(rows, SessionRows):
             outcomes = [
                 encode_columns(OUTCOME_COLUMNS, [list(each), [encode_outcome(one) for one in each.values()]])
-                for _id, _lowest, each in rows.rows
+                for _id, _lowest, each, _origin in rows.rows
             ]
             ids, lowest = [row[0] for row in rows.rows], [row[1] for row in rows.rows]
-            return self._chunk(Part(Kind.SESSIONS, [ids, lowest, outcomes]))
+            origins = [row[3].encode() for row in rows.rows]
+            return self._chunk(Part(Kind.SESSIONS, [ids, lowest, outcomes, origins]))
         return self._chunk(rows)
 
     def end(self) -> bytes:
@@ -162,8 +163,15 @@ class Restorer:
         if kind is Kind.SESSIONS:
             decoded = [decode_columns(OUTCOME_COLUMNS, each) for each in columns[2]]
             machine.sessions.fill(
-                (id, lowest, dict(zip(seqs, map(decode_outcome, outcomes), strict=True)))
-                for id, lowest, (seqs, outcomes) in zip(*columns[:2], decoded, strict=True)
+                (
+                    id,
+                    lowest,
+                    dict(zip(seqs, map(decode_outcome, outcomes), strict=True)),
+                    origin.decode("utf-8", "replace"),
+                )
+                for id, lowest, (seqs, outcomes), origin in zip(
+                    *columns[:2], decoded, columns[3], strict=True
+                )
             )
             return
         if not self._last < (kind, keys[0]):

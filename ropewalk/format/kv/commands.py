@@ -75,6 +75,8 @@ class OpenSession(Struct, frozen=True):
     """A client's wish for a session."""
 
     stamp_ms: int
+    origin: str = ""
+    """The address that its client counts under among all that open sessions."""
 
 
 class Write(Struct, frozen=True):
@@ -152,7 +154,7 @@ def encode_command(command: Command) -> bytes:
         case OpenTerm():
             return _COMMAND.pack(_OPEN, stamp) + command.leader.encode()
         case OpenSession():
-            return _COMMAND.pack(_SESSION, stamp)
+            return _COMMAND.pack(_SESSION, stamp) + command.origin.encode()
         case Write():
             return encode_write(command, encode_items(command.operations))
         case FoundRegions():
@@ -190,7 +192,7 @@ def decode_command(data: bytes | memoryview) -> Command:
         if kind == _OPEN:
             return OpenTerm(stamp, bytes(rest).decode())
         if kind == _SESSION:
-            return OpenSession(stamp)
+            return OpenSession(stamp, bytes(rest).decode())
         if kind == _FOUND:
             return FoundRegions(stamp, tuple(key for key in decode_values(rest) if key is not None))
         if kind == _RESERVE:

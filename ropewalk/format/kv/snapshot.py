@@ -7,7 +7,8 @@
     HEAD      index, term, pos, clock, region id, epoch, origin | start, end, leader, as columns of one row
     REGIONS   region, epoch, id of the region that was cut from it (of region 0 alone)
     VALUES    key, value                      SEQUENCES  key, next number
-    LOCKS     key, owner, token, end          SESSIONS   id, lowest unanswered seq, outcomes as columns of seq, outcome
+    LOCKS     key, owner, token, end          SESSIONS   id, lowest unanswered seq, outcomes as columns of seq, outcome,
+                                                         origin of the client
     END       how many chunks there are before it
 
 Rows stand in the order of keys; sessions in the order in which they were used last. Columns are read and written
@@ -51,7 +52,7 @@ COLUMNS: Final = {
     Kind.VALUES: "bb",
     Kind.SEQUENCES: "bq",
     Kind.LOCKS: "bbqq",
-    Kind.SESSIONS: "qqb",
+    Kind.SESSIONS: "qqbb",
     Kind.REGIONS: "qqq",
     Kind.END: "q",
 }

@@ -159,10 +159,29 @@ def test_kv_pairs_are_put_read_listed_and_deleted(world: World) -> None:
 def test_kv_pairs_are_bounded_and_need_all_their_fields(world: World) -> None:
     pair = {"namespace": "n", "key": "k"}
     assert "value" in (world.ask(RequestCode.PUT_KV_CONFIG, pair).remark or "")
-    for _ in range(3):  # the same pair takes the same room
-        assert world.ask(RequestCode.PUT_KV_CONFIG, pair | {"value": "v" * 700_000}).code == 0
-    refused = world.ask(RequestCode.PUT_KV_CONFIG, {"namespace": "m", "key": "k", "value": "v" * 700_000})
+    for _ in range(3):  # the same pairs take the same room
+        for number in range(15):
+            more = {"namespace": "n", "key": f"{number}", "value": "v" * 65_536}
+            assert world.ask(RequestCode.PUT_KV_CONFIG, more).code == 0
+    refused = world.ask(RequestCode.PUT_KV_CONFIG, pair | {"value": "v" * 65_536})
     assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "deleteKvConfig" in (refused.remark or "")
+
+
+def test_a_kv_pair_counts_as_the_bytes_that_it_takes(world: World) -> None:
+    """A character of a stranger's text can take four bytes."""
+    pair = {"namespace": "n", "key": "k"}
+    refused = world.ask(RequestCode.PUT_KV_CONFIG, pair | {"value": "\U0001f600" * 16_385})
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "65540 bytes; at most 65536" in (refused.remark or "")
+    assert world.ask(RequestCode.GET_KV_CONFIG, pair).code == ResponseCode.QUERY_NOT_FOUND
+    stored = [
+        world.ask(
+            RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": f"{n}", "value": "\U0001f600" * 16_384}
+        )
+        for n in range(16)
+    ]
+    assert [answer.code for answer in stored] == [ResponseCode.SUCCESS] * 15 + [ResponseCode.SYSTEM_ERROR]
 
 
 def test_ten_thousand_small_kv_pairs_are_kept_and_no_more(world: World) -> None:

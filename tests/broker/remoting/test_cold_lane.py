@@ -180,7 +180,7 @@ def test_a_session_that_reads_none_of_its_answers_is_not_served_until_it_reads()
     for _ in range(60):
         world.turn()
     assert (answered(deaf_link), answered(link)) == (list(range(101)), list(range(1000, 1100)))
-    assert not deaf.has_backlog and not world.lane.size
+    assert (deaf.has_backlog, world.lane.size) == (False, 0)
 
 
 def test_a_session_whose_answers_fill_its_connection_goes_on_whenever_its_peer_has_read() -> None:

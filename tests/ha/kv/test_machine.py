@@ -30,10 +30,10 @@ from ropewalk.format.kv.items import (
 class Client:
     """A session of a machine; each write is an entry of its log."""
 
-    def __init__(self, machine: KvMachine | None = None, memory_max: int = 1 << 20) -> None:
+    def __init__(self, machine: KvMachine | None = None, memory_max: int = 1 << 20, origin: str = "") -> None:
         self.machine = machine or KvMachine(Region(0), memory_max)
         self.id = self.machine.applied + 1
-        self.machine.apply(self.id, OpenSession(self.machine.clock_ms))
+        self.machine.apply(self.id, OpenSession(self.machine.clock_ms, origin))
         self.seq = 0
 
     def entry(self, write: Write) -> Outcome:
@@ -141,6 +141,36 @@ def test_the_session_that_was_idle_for_the_longest_goes_first() -> None:
     third = Client(machine)
     assert second.write(Put(b"a", b"2")).status is Status.SESSION_EXPIRED
     assert first.write(Put(b"a", b"3")).status is third.write(Put(b"b", b"4")).status is Status.OK
+
+
+def test_sessions_that_a_stranger_opens_drop_none_of_those_that_write() -> None:
+    """A stranger opens sessions by the ten thousand; clients of other addresses and of its own go on."""
+    machine = KvMachine(Region(0), 1 << 20, sessions_max=100)
+    near, far = Client(machine, origin="10.0.0.9"), Client(machine, origin="10.0.0.1")
+    for client in (near, far):
+        client.write(Put(b"a", b"1"))
+    for _ in range(1_000):
+        Client(machine, origin="10.0.0.9")
+    young = Client(machine, origin="10.0.0.1")
+    for number in range(70):
+        Client(machine, origin="10.0.0.9" if number % 2 else f"10.0.1.{number}")
+    assert len(machine.sessions) == 100
+    for client in (near, far, young):
+        assert client.write(Put(b"a", b"1")).status is Status.OK
+
+
+def test_of_sessions_that_wrote_the_origin_with_most_loses_the_one_that_was_idle_for_the_longest() -> None:
+    """A stranger opens sessions and writes by each of them, so that they look like those of clients."""
+    machine = KvMachine(Region(0), 1 << 20, sessions_max=100)
+    clients = [Client(machine, origin="10.0.0.1") for _ in range(40)]
+    for client in clients:
+        client.write(Put(b"a", b"1"))
+    last = None
+    for _ in range(500):
+        last = Client(machine, origin="10.0.0.9")
+        last.write(Delete(b"b"))
+    assert all(client.write(Put(b"a", b"2")).status is Status.OK for client in clients)
+    assert last is not None and last.write(Delete(b"b")).status is Status.OK
 
 
 def test_another_epoch_does_nothing_and_its_number_may_be_sent_again() -> None:

@@ -44,7 +44,7 @@ class Log:
         for _ in range(count):
             index, stamp = machine.applied + 1, machine.clock_ms + chance.randrange(3)
             if not self._sessions or chance.random() < 0.05:
-                (opened,) = machine.apply(index, OpenSession(stamp)).results
+                (opened,) = machine.apply(index, OpenSession(stamp, f"10.0.0.{chance.randrange(4)}")).results
                 assert isinstance(opened, Count)
                 self._sessions.append(opened.number)
             elif chance.random() < 0.02:
@@ -106,6 +106,21 @@ def test_a_restored_machine_goes_on_as_the_one_it_was_taken_of() -> None:
     log.go_on(2000)
     other.go_on(2000)
     assert log.machine.digest() == other.machine.digest()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_restored_machine_drops_the_sessions_that_the_other_one_drops(seed: int) -> None:
+    """Strangers open sessions at a member that has the log, and at one that got a snapshot: both drop the same."""
+    log = Log(seed, sessions_max=15)
+    log.go_on(700)
+    restorer = Restorer(MEMORY, sessions_max=15)
+    restorer.feed(whole_state(log.machine, 1, 1))
+    machine = restorer.finish()[0]
+    for number in range(60):
+        for each in (log.machine, machine):
+            each.apply(each.applied + 1, OpenSession(0, f"10.0.0.{number % 5}"))
+        assert machine.digest() == log.machine.digest()
+    log.go_on(300)
 
 
 def test_a_walk_that_is_given_up_leaves_nothing_behind() -> None:

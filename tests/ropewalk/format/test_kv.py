@@ -69,7 +69,7 @@ OPERATIONS = st.one_of(
 )
 COMMANDS = st.one_of(
     st.builds(OpenTerm, NUMBERS, st.text(max_size=20)),
-    st.builds(OpenSession, NUMBERS),
+    st.builds(OpenSession, NUMBERS, st.text(max_size=20)),
     st.builds(
         Write, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.lists(OPERATIONS, max_size=5).map(tuple)
     ),
