@@ -47,6 +47,7 @@ from broker.rules import (
     read_limits,
 )
 from broker.settings.config import BrokerConfig
+from broker.state.json_text import TextSlices
 from broker.timers.delay_progress import DelayProgress
 from broker.timers.deliveries import Deliveries
 from broker.timers.placement import Placement
@@ -258,8 +259,8 @@ class Broker:
             self._adoption.adopt_orphans(self.context.now_ms())
             self.topic_changes.note()
 
-    def dumps(self) -> dict[Path, tuple[int, Callable[[], bytes]]]:
-        """Return the config files: path -> (a number that changes with the content, how to make the text)."""
+    def dumps(self) -> dict[Path, tuple[int, Callable[[], TextSlices]]]:
+        """Return the config files: path -> (a number that changes with the content, how to write the text)."""
         return self._files.dumps()
 
     def close(self) -> None:

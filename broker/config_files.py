@@ -19,6 +19,7 @@ import structlog
 from broker.consume.filters import FilterTable
 from broker.context import BrokerContext
 from broker.state import json_file
+from broker.state.json_text import TextSlices, at_once
 from broker.timers.deliveries import Deliveries
 from broker.transactions.service import TransactionService
 
@@ -83,26 +84,30 @@ class ConfigFiles:
         for finding in findings:
             log.warning("config file", file=name, finding=finding)
 
-    def dumps(self) -> dict[Path, tuple[int, Callable[[], bytes]]]:
-        """Return the files: path -> (a number that changes with the content, how to make the text)."""
+    def dumps(self) -> dict[Path, tuple[int, Callable[[], TextSlices]]]:
+        """Return the files: path -> (a number that changes with the content, how to write the text)."""
         context, directory = self._context, self._directory
         topics, groups, modes = context.topics, context.groups, context.request_modes
         offsets, progress, timers = context.offsets, self._deliveries.progress, context.timers.metrics
-        tables: dict[Path, tuple[int, Callable[[], bytes]]] = {
-            directory / "topics.json": (topics.generation, topics.dump),
-            directory / "subscriptionGroup.json": (groups.generation, groups.dump),
-            directory / "messageRequestMode.json": (modes.generation, modes.dump),
-            directory / "consumerOffset.json": (offsets.changed, lambda: offsets.dump(context.now_ms())),
-            directory / "delayOffset.json": (progress.generation, lambda: progress.dump(context.now_ms())),
+        now_ms = context.now_ms
+        tables: dict[Path, tuple[int, Callable[[], TextSlices]]] = {
+            directory / "topics.json": (topics.generation, topics.dump_in_slices),
+            directory / "subscriptionGroup.json": (groups.generation, groups.dump_in_slices),
+            directory / "messageRequestMode.json": (modes.generation, modes.dump_in_slices),
+            directory / "consumerOffset.json": (offsets.changed, lambda: offsets.dump_in_slices(now_ms())),
+            directory / "delayOffset.json": (progress.generation, lambda: at_once(progress.dump(now_ms()))),
         }
         if timers.generation:
-            tables[directory / "timermetrics"] = timers.generation, lambda: timers.dump(context.now_ms())
+            tables[directory / "timermetrics"] = timers.generation, lambda: timers.dump_in_slices(now_ms())
         if self._transactions.changed:
-            tables[directory / "transactionMetrics"] = self._transactions.changed, self._transactions.dump
+            tables[directory / "transactionMetrics"] = (
+                self._transactions.changed,
+                self._transactions.dump_in_slices,
+            )
         if self._filters.generation:
-            tables[directory / "consumerFilter.json"] = self._filters.generation, self._filters.dump
+            tables[directory / "consumerFilter.json"] = self._filters.generation, self._filters.dump_in_slices
         if self._has_replicas():
-            tables[self._offset_times] = offsets.changed, offsets.dump_times
+            tables[self._offset_times] = offsets.changed, offsets.dump_times_in_slices
         return tables
 
     def save_last(self) -> None:

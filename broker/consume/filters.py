@@ -18,19 +18,21 @@ A retry topic is subscribed to with `*` by every client, so what is retried arri
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from broker.consume.bloom import BloomGeometry
 from broker.remoting.refused import RequestRefused
 from broker.settings.config import BrokerConfig
 from broker.state.data_version import int_of
+from broker.state.json_text import TextSlices, object_entry, object_text, value_entry
 from broker.state.subscription import SQL92, TAG, SubscriptionData
 from ropewalk.codes import ResponseCode
 from ropewalk.filter import PropertyFilter
 from ropewalk.filter.sql92 import SqlFilter, SqlSyntaxError, compile_filter
-from ropewalk.format import fastjson, names
+from ropewalk.format import names
 from ropewalk.format.properties import P, find_property
 
 __all__ = ["FilterData", "FilterRules", "FilterTable", "check_expression"]
@@ -38,6 +40,8 @@ __all__ = ["FilterData", "FilterRules", "FilterTable", "check_expression"]
 ENTRIES_MAX: Final = 20_000
 CHARACTERS_MAX: Final = 32 << 20
 """Of all expressions together: they come from whoever sends a heartbeat."""
+_FILTERS_PER_STEP: Final = 50
+"""Filters whose entries of the file are written before others are served."""
 NEW_CHARACTERS_MAX: Final = 32_768
 """Of expressions that one heartbeat has compiled. What is more waits for the next heartbeat, and the loop does not."""
 _DEAD_AT_LOAD_MS = 30_000
@@ -266,14 +270,24 @@ class FilterTable:
 
     # -- the file ------------------------------------------------------------------------------------
 
-    def dump(self) -> bytes:
-        """Return the text of `consumerFilter.json`."""
-        topics: dict[str, dict[str, Any]] = {}
-        for entries in self._groups.values():
+    def dump_in_slices(self) -> TextSlices:
+        """Write the text of `consumerFilter.json`, a slice at each step."""
+        topics: dict[str, list[FilterData]] = {}
+        for entries in tuple(self._groups.values()):
             for data in entries.values():
-                table = topics.setdefault(data.topic, {"groupFilterData": {}, "topic": data.topic})
-                table["groupFilterData"][data.group] = data.to_json(self._bloom)
-        return fastjson.pretty({"filterDataByTopic": topics})
+                topics.setdefault(data.topic, []).append(data)
+        entries_of = (
+            object_entry(topic, chain(self._filter_entries(listed), [value_entry("topic", topic)]))
+            for topic, listed in topics.items()
+        )
+        return object_text(
+            object_entry("filterDataByTopic", chain.from_iterable(entries_of)), _FILTERS_PER_STEP
+        )
+
+    def _filter_entries(self, listed: list[FilterData]) -> Iterator[str]:
+        return object_entry(
+            "groupFilterData", (value_entry(data.group, data.to_json(self._bloom)) for data in listed)
+        )
 
     def load(self, value: Mapping[str, Any], now_ms: int) -> list[str]:
         """Take over a loaded file, and return findings, in sentences, about its unusable entries."""

@@ -1,9 +1,10 @@
 """Keep this broker registered at its name servers: at start, every half minute, and at once when topics or permissions
 change.
 
-An embedded name server is told by a plain call in the same turn, so that a topic has its route before the producer
-that created it has its answer. The others are told over the wire by one task each; one that is away is tried again
-and delays nobody.
+An embedded name server is told of changed topics, and of these alone, by a plain call in the same turn: a topic has its
+route before the producer that created it has its answer. The others are told of the whole table over the wire, by one
+task each; one that is away is tried again and delays nobody. A large table is written in slices, between which clients
+are served, and travels once a second at most, however many topics change.
 
 What they answer is passed on: to a slave where its master is, to a master how many slaves of its group are registered
 from each address, which decides whose reports count. Both are asked for again every second while they are wanted.
@@ -13,20 +14,27 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import structlog
 import trio
 
 from broker.discovery.route_guard import RouteGuard
 from broker.namesrv.answers import group_addresses
+from broker.namesrv.routes import Registration, SingleTopicRefused, TableFull
+from broker.namesrv.routes import TopicConfig as RegisteredTopic
 from broker.namesrv.server import NameServer
 from broker.state.route_status import RouteStatus
+from broker.state.topics import READ_WRITE, TopicTable, permission_mask
+from broker.turns import in_turns
 from ropewalk.client.aio.connection import AsyncConnection, open_connection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError
+from ropewalk.format.names import HIDDEN_TOPICS
 from ropewalk.format.remoting import Command
+from ropewalk.format.sliced_json import finish
 
 log = structlog.get_logger("broker.registrar")
 
@@ -35,6 +43,15 @@ _RETRY_S = 3.0
 _WANTED_S = 1.0
 _FIRST_S = 2 * _RETRY_S
 """The pause of a newcomer before a name server that was away: brokers that it knew before come first."""
+_PAUSE_S: Final = 1.0
+"""Seconds between two registrations of a large table with one name server that changed topics ask for."""
+_LARGE: Final = 1_000
+"""Topics of a large table."""
+_STEPS_AT_ONCE: Final = 2
+"""Steps of a registration with the embedded name server that are taken at once: a thousand topics."""
+_DONE: Final = object()
+_CRC_STEP: Final = 256 << 10
+"""Bytes of a body that are summed before others are served."""
 _FAREWELL_S = 3.0
 """As long as other requests to a name server may take; the broker goes on serving meanwhile."""
 
@@ -57,13 +74,37 @@ class Group(Protocol):
         """Take the numbers of registered slaves, by IP."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """Topics of a table that are registered, each as it is when its turn comes."""
+
+    table: TopicTable
+    names: list[str]
+    mask: int
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[RegisteredTopic]:
+        for name in self.names:
+            topic = self.table.get(name)
+            if topic is not None and name not in HIDDEN_TOPICS:
+                yield RegisteredTopic(
+                    topic_name=name,
+                    perm=topic.perm & self.mask,
+                    read_queue_nums=topic.read_queues,
+                    topic_sys_flag=topic.sys_flag,
+                    write_queue_nums=topic.write_queues,
+                )
+
+
 class Registrar:
     """Registers one broker with all its name servers."""
 
     def __init__(
         self,
         identity: dict[str, str],
-        body: Callable[[], bytes],
+        topics: Callable[[], TopicTable],
         *,
         period_s: float,
         call_s: float,
@@ -71,17 +112,18 @@ class Registrar:
         remote: tuple[str, ...],
         group: Group | None = None,
         guard: RouteGuard | None = None,
-        generation: Callable[[], int] = lambda: 0,
+        permission: Callable[[], int] = lambda: READ_WRITE,
         on_registered: Callable[[int], None] = lambda generation: None,
     ) -> None:
         """`identity` holds brokerName, brokerAddr, clusterName, haServerAddr and brokerId as the wire spells them.
 
-        `on_registered` hears which `generation` of the topics a name server has taken, each time.
+        `topics` returns the table as it is now (another one after the store was opened again), `permission` the
+        broker's own. `on_registered` hears which generation of the topics a name server has taken, each time.
         """
-        self._generation = generation
+        self._topics = topics
+        self._permission = permission
         self._on_registered = on_registered
         self._identity = identity
-        self._body = body
         self._period_s = period_s
         self._call_s = call_s
         self._local = local
@@ -93,12 +135,19 @@ class Registrar:
         self.routes = RouteStatus()
         self._slaves: dict[str, Mapping[str, int]] = {}
         """Name server -> what it says about the slaves of this group."""
+        self._told: tuple[TopicTable, int] | None = None
+        """The table and the generation up to which the embedded name server has heard of its changes."""
+        self._whole: Generator[None, None, None] | None = None
+        """The registration of the whole table with the embedded name server that is under way."""
+        self._whole_begun = trio.Event()
+        self._is_refused = False
+        self._is_running = False
+        self._has_left = False
 
-    def _command(self) -> Command:
-        body = self._body()
+    def _command(self, body: bytes, crc: int) -> Command:
         ext = self._identity | {
             "compressed": "false",
-            "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+            "bodyCrc32": str(crc & 0x7FFFFFFF),
             "enableActingMaster": "false",
         }
         return Command(RequestCode.REGISTER_BROKER, ext, body)
@@ -119,36 +168,116 @@ class Registrar:
             self._changed[address] = trio.Event()
             event.set()
 
+    # -- the embedded name server ----------------------------------------------------------------------
+
     def register_locally(self) -> None:
-        if self._local is not None:
-            generation = self._generation()
-            answer = self._local.handle(self._command(), self)
-            assert answer is not None
-            if answer.code != ResponseCode.SUCCESS:
-                log.error("the embedded name server refused this broker", reason=answer.remark)
-            else:
-                self._take_master(answer)
-                self._on_registered(generation)
+        """Tell the embedded name server of what has changed; of everything, if this broker has no place there.
+
+        Of a large table it hears at once what has changed, and the rest in the following turns.
+        """
+        if self._local is not None and not self._has_left and not self._update(self._local):
+            topics, told = self._topics(), self._told
+            if told is None or told[0] is not topics or topics.changed_since(told[1]) is None:
+                self._told = topics, topics.generation  # what changes from here on is told beside the whole
+            self._begin_whole(self._local)
+            self._update(self._local)
+
+    def _update(self, local: NameServer) -> bool:
+        """Tell the embedded name server of changed topics alone; False if it has to hear of all."""
+        topics, told = self._topics(), self._told
+        changed = topics.changed_since(told[1]) if told is not None and told[0] is topics else None
+        if changed is None:
+            return False
+        generation = topics.generation
+        gone = [name for name in changed if name not in topics]
+        try:
+            accepted = local.update(self._registration(topics, changed), gone, self)
+        except TableFull as full:
+            self._tell_refused(str(full))
+            return True
+        if accepted is None:
+            return False
+        self._take_master(accepted.ha_address, accepted.master_address)
+        self._told = topics, generation
+        if self._whole is None:
+            self._on_registered(generation)
+        return True
+
+    def _begin_whole(self, local: NameServer) -> None:
+        """Begin to register the whole table with the embedded name server; a small one is registered at once."""
+        self._whole = whole = self._register_whole(local)
+        if not self._is_running:
+            finish(whole)
+            return
+        for _ in range(_STEPS_AT_ONCE):
+            if next(whole, _DONE) is _DONE:
+                return
+        self._whole_begun.set()
+
+    def _register_whole(self, local: NameServer) -> Generator[None, None, None]:
+        topics = self._topics()
+        generation = topics.generation
+        try:
+            accepted = yield from local.register(
+                self._registration(topics, [topic.name for topic in topics]), self
+            )
+        except (TableFull, SingleTopicRefused) as refused:
+            self._tell_refused(str(refused) or "a broker that is not on record has more than one topic")
+        else:
+            self._is_refused = False
+            self._take_master(accepted.ha_address, accepted.master_address)
+            self._on_registered(generation)
+        self._whole = None
+
+    def _registration(self, topics: TopicTable, listed: list[str]) -> Registration:
+        identity = self._identity
+        return Registration(
+            cluster=identity["clusterName"],
+            broker_name=identity["brokerName"],
+            address=identity["brokerAddr"],
+            broker_id=int(identity["brokerId"]),
+            ha_address=identity["haServerAddr"],
+            enable_acting_master=False,
+            version=topics.data_version,
+            topics=_Listed(topics, listed, permission_mask(self._permission())),
+            filter_servers=(),
+        )
+
+    def _tell_refused(self, reason: str) -> None:
+        if not self._is_refused:
+            log.error("the embedded name server refused this broker", reason=reason)
+        self._is_refused = True
 
     async def run(self) -> None:
         """Register and stay registered, until cancelled."""
+        self._is_running = True
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_local)
+            if self._local is not None:
+                nursery.start_soon(self._keep_local, self._local)
             for address in self._remote:
                 nursery.start_soon(self._keep, address)
 
-    async def _keep_local(self) -> None:
-        passed = 0.0
-        while self._local is not None:
-            await trio.sleep(min(_WANTED_S, self._period_s))
-            passed += min(_WANTED_S, self._period_s)
-            if passed >= self._period_s or self._seeks_master:
-                passed = 0.0
+    async def _keep_local(self, local: NameServer) -> None:
+        due = trio.current_time() + self._period_s
+        while True:
+            with trio.move_on_after(min(_WANTED_S, self._period_s)):
+                await self._whole_begun.wait()
+            self._whole_begun = trio.Event()
+            is_due = trio.current_time() >= due
+            if is_due or self._seeks_master:
                 # Before: the registration takes the place back, where that is possible.
                 self._compare_place(_EMBEDDED, self._ask_locally())
                 self.register_locally()
+            if is_due:
+                due = trio.current_time() + self._period_s
+                if self._whole is None and not self._has_left:
+                    self._begin_whole(local)  # for topics that somebody had the name server forget
+            if self._whole is not None:
+                await in_turns(self._whole)
             if self._group is not None and self._group.seeks_slaves:
                 self._take_slaves("", self._ask_locally())
+
+    # -- name servers elsewhere ------------------------------------------------------------------------
 
     async def _keep(self, address: str) -> None:
         """Register with one name server for ever; its troubles are logged once each time they begin."""
@@ -163,8 +292,9 @@ class Registrar:
                         changed = self._changed[address]
                         if await self._steps_back(address, connection):
                             break
-                        generation = self._generation()
-                        answer = await connection.call(self._command(), self._call_s)
+                        generation = self._topics().generation
+                        began = trio.current_time()
+                        answer = await self._register_over(connection)
                         if answer.code != ResponseCode.SUCCESS:
                             log.error(
                                 "a name server refused this broker", namesrv=address, reason=answer.remark
@@ -174,17 +304,24 @@ class Registrar:
                             self._registered.add(address)
                         if answer.code == ResponseCode.SUCCESS:
                             is_known = True
-                            self._take_master(answer)
+                            self._take_master(answer.ext.get("haServerAddr"), answer.ext.get("masterAddr"))
                             self._on_registered(generation)
                             self._compare_place(address, await connection.call(self._members(), self._call_s))
                         trouble = False
                         await self._until_due(address, connection, changed)
+                        if len(self._topics()) > _LARGE:
+                            await trio.sleep_until(began + _PAUSE_S)
             except* (RopewalkError, OSError) as group:
                 if not trouble:
                     log.warning("name server out of reach", namesrv=address, reason=str(group.exceptions[0]))
                 trouble = True
                 self._registered.discard(address)
             await trio.sleep(_RETRY_S)
+
+    async def _register_over(self, connection: AsyncConnection) -> Command:
+        """Register the whole table; its text is written, and summed, between the turns of others."""
+        body = await in_turns(self._topics().register_body_in_slices(self._permission()))
+        return await connection.call(self._command(body, await in_turns(_crc_of(body))), self._call_s)
 
     async def _steps_back(self, address: str, connection: AsyncConnection) -> bool:
         """Return whether another living broker has this one's place; its route is left to it as long as it lives."""
@@ -229,9 +366,9 @@ class Registrar:
     def _seeks_master(self) -> bool:
         return self._group is not None and self._group.seeks_master
 
-    def _take_master(self, answer: Command) -> None:
+    def _take_master(self, ha_address: str | None, master_address: str | None) -> None:
         if self._group is not None and self._identity["brokerId"] != "0":
-            self._group.set_master(answer.ext.get("haServerAddr") or "", answer.ext.get("masterAddr") or "")
+            self._group.set_master(ha_address or "", master_address or "")
 
     def _members(self) -> Command:
         ext = {"clusterName": self._identity["clusterName"], "brokerName": self._identity["brokerName"]}
@@ -256,6 +393,7 @@ class Registrar:
 
     async def unregister(self) -> None:
         """Say good-bye, so that no client is sent here any more; gives up on a name server that does not answer."""
+        self._has_left = True
         if self._local is not None:
             self._local.handle(self._farewell(), self)
         async with trio.open_nursery() as nursery:
@@ -277,3 +415,13 @@ def slaves_by_ip(body: bytes) -> dict[str, int]:
     return dict(
         Counter(address.rpartition(":")[0] for broker_id, address in addresses.items() if broker_id != "0")
     )
+
+
+def _crc_of(body: bytes) -> Generator[None, None, int]:
+    """Sum a body in steps."""
+    crc, view = 0, memoryview(body)
+    for start in range(0, len(view), _CRC_STEP):
+        if start:
+            yield
+        crc = zlib.crc32(view[start : start + _CRC_STEP], crc)
+    return crc

@@ -27,10 +27,10 @@ Time is handed in as milliseconds. Nothing here knows frames, sockets or JSON te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -109,6 +109,13 @@ class MemberGroup(msgspec.Struct, frozen=True, rename="camel"):
     cluster: str
 
 
+class Topics(Protocol):
+    """Some topics, which are looked at one after the other."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[TopicConfig]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Registration:
     """Everything one broker says about itself."""
@@ -123,7 +130,7 @@ class Registration:
     enable_acting_master: bool | None = None
     """None: the sender is too old to know of acting masters."""
     version: DataVersion = field(default_factory=DataVersion)
-    topics: tuple[TopicConfig, ...] = ()
+    topics: Topics = ()
     filter_servers: tuple[str, ...] | None = None
 
 
@@ -238,8 +245,7 @@ class RouteTable:
         if holder is None and len(r.topics) == 1:
             raise SingleTopicRefused
         addresses[r.broker_id] = r.address
-        is_lowest_slave = r.broker_id != MASTER_ID and r.broker_id == min(addresses)
-        sets_topics = r.broker_id == MASTER_ID or (is_lowest_slave and r.enable_acting_master is not None)
+        sets_topics = _sets_topics(r, addresses)
         self._check_room_for_broker(key, r.broker_name, peer)
         if sets_topics:
             yield from self._check_room_for_topics(r.broker_name, r.topics, peer)
@@ -266,13 +272,38 @@ class RouteTable:
         )
         if sets_topics:
             changed = first or before is None or before.version != r.version
-            # A slave's permission to write is taken out before its topics are entered: only a master may promise it.
-            mask = ~Permission.WRITE if is_lowest_slave and broker_set.acting_master_allowed else ~0
+            mask = _permissions_of(r, broker_set)
             if changed and len(r.topics) > TOPICS_PER_STEP:
                 # The version is entered when all topics are: a broker that asks meanwhile registers again.
                 live.version = before.version if before is not None else DataVersion()
             yield from self._set_topics(live, r.topics, mask, changed)
             live.version = r.version
+        return Accepted() if r.broker_id == MASTER_ID else self._master_of(broker_set)
+
+    def update(
+        self, registration: Registration, gone: Iterable[str], peer: Hashable, now_ms: int
+    ) -> Accepted | None:
+        """Enter the topics of a broker on record that have changed since it registered, and no others.
+
+        None for a broker that has not its place here, or not over this connection: it has to register as a whole.
+        Raises TableFull: no topic has changed.
+        """
+        r = registration
+        live, broker_set = self._live.get((r.cluster, r.address)), self._sets.get(r.broker_name)
+        if live is None or broker_set is None or (live.broker_name, live.peer) != (r.broker_name, peer):
+            return None
+        if broker_set.addresses.get(r.broker_id) != r.address:
+            return None
+        live.seen_ms = now_ms
+        if _sets_topics(r, broker_set.addresses):
+            finish(self._check_room_for_topics(r.broker_name, r.topics, peer))
+            mask = _permissions_of(r, broker_set)
+            for topic in r.topics:
+                self._put_queue(topic.topic_name, _queue_of(r.broker_name, topic, mask))
+            if self.delete_missing_topics:
+                for name in gone:
+                    self._drop_queue(name, r.broker_name)
+        live.version = r.version
         return Accepted() if r.broker_id == MASTER_ID else self._master_of(broker_set)
 
     def _leave_other_set(self, key: tuple[str, str], broker_name: str) -> None:
@@ -308,7 +339,7 @@ class RouteTable:
             raise TableFull(f"clusters have {BROKERS_MAX} members on record, and no more may be")
 
     def _check_room_for_topics(
-        self, broker_name: str, topics: Sequence[TopicConfig], peer: Hashable
+        self, broker_name: str, topics: Topics, peer: Hashable
     ) -> Generator[None, None, None]:
         mine = self._topics_of.get(broker_name, set())
         after = len(topics)
@@ -332,7 +363,7 @@ class RouteTable:
                 )
 
     def _set_topics(
-        self, live: Live, topics: Sequence[TopicConfig], mask: int, changed: bool
+        self, live: Live, topics: Topics, mask: int, changed: bool
     ) -> Generator[None, None, None]:
         """Write down the topics of one set; an unchanged version only fills in what is missing."""
         broker_name = live.broker_name
@@ -354,14 +385,7 @@ class RouteTable:
                         f"all brokers together have {self._entries} topics, more than {TOPICS_MAX}"
                     )
             if changed or topic.topic_name not in mine:
-                queue = QueueData(
-                    broker_name=broker_name,
-                    perm=topic.perm & mask,
-                    read_queue_nums=topic.read_queue_nums,
-                    topic_sys_flag=topic.topic_sys_flag,
-                    write_queue_nums=topic.write_queue_nums,
-                )
-                self._put_queue(topic.topic_name, queue)
+                self._put_queue(topic.topic_name, _queue_of(broker_name, topic, mask))
 
     def _master_of(self, broker_set: BrokerSet) -> Accepted:
         address = broker_set.addresses.get(MASTER_ID)
@@ -578,6 +602,26 @@ class RouteTable:
             del self._topics_of[broker_name]
         if not by_broker:
             del self._queues[topic]
+
+
+def _sets_topics(r: Registration, addresses: Iterable[int]) -> bool:
+    """Tell whether the topics of this member of a set count: those of the master, or of the lowest slave."""
+    return r.broker_id == MASTER_ID or (r.broker_id == min(addresses) and r.enable_acting_master is not None)
+
+
+def _permissions_of(r: Registration, broker_set: BrokerSet) -> int:
+    """Return the mask for the permissions of topics. Only a master may promise that its topics can be written."""
+    return ~Permission.WRITE if r.broker_id != MASTER_ID and broker_set.acting_master_allowed else ~0
+
+
+def _queue_of(broker_name: str, topic: TopicConfig, mask: int) -> QueueData:
+    return QueueData(
+        broker_name=broker_name,
+        perm=topic.perm & mask,
+        read_queue_nums=topic.read_queue_nums,
+        topic_sys_flag=topic.topic_sys_flag,
+        write_queue_nums=topic.write_queue_nums,
+    )
 
 
 def without_write(perm: int) -> int:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 import re
 import zlib
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -30,6 +30,7 @@ from broker.namesrv.registration import BadRegistration, registration_in_slices
 from broker.namesrv.routes import (
     BROKERS_MAX,
     NAME_SIZE_MAX,
+    Accepted,
     QueueData,
     Registration,
     RouteTable,
@@ -208,24 +209,11 @@ class NameServer:
             topics=body.topics,
             filter_servers=body.filter_servers,
         )
-        is_new = self.table.version_of(header.cluster_name, header.broker_addr) is None
         try:
-            accepted = yield from self.table.register_in_slices(registration, peer, self._monotonic_ms())
+            accepted = yield from self.register(registration, peer)
         except SingleTopicRefused:
             log.warning("registration refused: one topic of an unknown broker", address=header.broker_addr)
             return request.reply(ResponseCode.SYSTEM_ERROR, "register broker failed")
-        except TableFull as full:
-            log.warning("registration refused", address=header.broker_addr, reason=str(full))
-            raise
-        if is_new:
-            log.info(
-                "broker registered",
-                cluster=header.cluster_name,
-                broker=header.broker_name,
-                id=header.broker_id,
-                address=header.broker_addr,
-                topics=len(body.topics),
-            )
         ext = encode_header(
             RegisterBrokerResponseHeader(
                 ha_server_addr=accepted.ha_address, master_addr=accepted.master_address
@@ -235,6 +223,29 @@ class NameServer:
         if orders and self.settings.return_order_topic_config_to_broker:
             return request.reply(ResponseCode.SUCCESS, ext=ext, body=_json({"table": orders}))
         return request.reply(ResponseCode.SUCCESS, ext=ext)
+
+    def register(self, registration: Registration, peer: Hashable) -> Generator[None, None, Accepted]:
+        """Put a broker on record, as a request or the broker of this process asks. Raises TableFull."""
+        is_new = self.table.version_of(registration.cluster, registration.address) is None
+        try:
+            accepted = yield from self.table.register_in_slices(registration, peer, self._monotonic_ms())
+        except TableFull as full:
+            log.warning("registration refused", address=registration.address, reason=str(full))
+            raise
+        if is_new:
+            log.info(
+                "broker registered",
+                cluster=registration.cluster,
+                broker=registration.broker_name,
+                id=registration.broker_id,
+                address=registration.address,
+                topics=len(registration.topics),
+            )
+        return accepted
+
+    def update(self, registration: Registration, gone: Iterable[str], peer: Hashable) -> Accepted | None:
+        """Enter the changed topics of this process's broker; None where it has to register. Raises TableFull."""
+        return self.table.update(registration, gone, peer, self._monotonic_ms())
 
     def _unregister(self, request: Command, peer: Hashable) -> Command:
         header = decode_header(BrokerIdentityHeader, request.ext)

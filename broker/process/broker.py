@@ -159,9 +159,9 @@ class BrokerProcess:
                 "brokerId": str(self.broker.group.broker_id),
                 "heartbeatTimeoutMillis": "120000",
             },
-            lambda: self.broker.topics.register_body(self.broker.config.broker_permission),
+            lambda: self.broker.topics,
+            permission=lambda: self.broker.config.broker_permission,
             group=OwnGroup(lambda: self.broker.group),
-            generation=lambda: self.broker.topics.generation,
             on_registered=lambda generation: self.broker.topic_changes.announce(generation),  # noqa: PLW0108 - the broker is replaced
             period_s=config.register_name_server_period / 1000,
             call_s=config.register_broker_timeout_mills / 1000,

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 from pathlib import Path
+from typing import Final
 
 import structlog
 import trio
 
 from broker.settings.config import keep_settings
 from broker.state import json_file
+from broker.state.json_text import TextSlices
+from broker.turns import in_turns
 
 __all__ = ["Kept", "TableSaver"]
 
@@ -17,8 +21,11 @@ log = structlog.get_logger("broker.process")
 
 Kept = Callable[[str | None], None]
 """Callback for a change that is on disk (None), or cannot be kept at the moment (the reason)."""
-Dumps = Mapping[Path, tuple[int, Callable[[], bytes]]]
-"""By file: the version of a table, and its content as it is now."""
+Dumps = Mapping[Path, tuple[int, Callable[[], TextSlices]]]
+"""By file: the version of a table, and its content, which is written between the turns of others."""
+_BYTES_PER_S: Final = 8 << 20
+"""Bytes of tables that are written in a second at most for changes that nobody waits for: a table of five megabytes is
+not written again at once for each new topic."""
 
 
 class TableSaver:
@@ -33,17 +40,22 @@ class TableSaver:
         self._failing: set[Path] = set()
         """Files that could not be written when that was tried last, which is told once."""
         self._soon = trio.Event()
+        self._urgent = trio.Event()
+        """Somebody waits for what is written next."""
+        self._free_at = -inf
+        """Until then the tables that were written last are young enough, if nobody waits for one."""
         self._settings: dict[str, str] = {}
         """Settings that were changed while running, and are not in the file yet."""
 
     def save_soon(self) -> None:
-        """Have changes written at once, and not only when the interval is over."""
+        """Have changes written soon, and not only when the interval is over."""
         self._soon.set()
 
     def when_kept(self, path: Path, version: int, kept: Kept) -> None:
         """Write a table soon; call `kept` when this version of it is on disk, or cannot be written."""
         self._waiting.setdefault(path, []).append((version, kept))
         self._soon.set()
+        self._urgent.set()
 
     def keep(self, changes: dict[str, str]) -> None:
         """Have changed settings be written to the configuration file."""
@@ -52,6 +64,7 @@ class TableSaver:
             return
         self._settings.update(changes)
         self._soon.set()
+        self._urgent.set()
 
     def forget(self) -> None:
         """Forget which tables are written: another broker has tables of its own."""
@@ -62,7 +75,14 @@ class TableSaver:
         """Wait until something is to be written soon, or the interval is over."""
         with trio.move_on_after(interval_s):
             await self._soon.wait()
-        self._soon = trio.Event()
+        if not self._is_urgent:
+            with trio.move_on_at(self._free_at):
+                await self._urgent.wait()
+        self._soon, self._urgent = trio.Event(), trio.Event()
+
+    @property
+    def _is_urgent(self) -> bool:
+        return bool(self._waiting or self._settings)
 
     async def save_settings(self) -> None:
         """Write the changed settings; where that fails it is tried again later."""
@@ -79,7 +99,8 @@ class TableSaver:
         for path, (version, dump) in dumps.items():
             reason = None
             if self._saved.get(path) != version:
-                data = dump()
+                data = await in_turns(dump())
+                self._free_at = max(self._free_at, trio.current_time()) + len(data) / _BYTES_PER_S
                 try:
                     await trio.to_thread.run_sync(json_file.save, path, data)
                 except OSError as exc:

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from broker.state.data_version import DataVersion, int_of
-from broker.state.json_text import entry_text, table_text
+from broker.state.json_text import TextSlices, entry_text, table_text
 from broker.state.shares import NewNames, Stranger
 from ropewalk.format import names
+from ropewalk.format.sliced_json import finish
 
 __all__ = ["GroupTable", "SubscriptionGroupConfig"]
 
@@ -300,21 +302,27 @@ class GroupTable:
     def write_entries(self, changed: Iterable[str]) -> None:
         """Write the entries of these groups as `dump` needs them: in slices, where many are new."""
         for name in changed:
-            group = self._groups[name]
-            if self._texts.get(name, (None, ""))[0] is not group:
-                self._texts[name] = (group, entry_text(name, group.to_json()))
+            self._text(self._groups[name])
+
+    def _text(self, group: SubscriptionGroupConfig) -> str:
+        found = self._texts.get(group.name)
+        if found is None or found[0] is not group:
+            found = self._texts[group.name] = group, entry_text(group.name, group.to_json())
+        return found[1]
 
     def dump(self) -> bytes:
-        """The text of `subscriptionGroup.json`."""
-        self.write_entries(self._groups)
-        entries = [self._texts[name][1] for name in self._groups]
-        entries += [entry_text(name, entry) for name, entry in self._foreign_groups.items()]
-        fields = {
-            **self._foreign_fields,
-            "dataVersion": self.data_version.to_json(),
-            "forbiddenTable": self._forbidden,
-        }
-        return table_text(fields, {"subscriptionGroupTable": entries})
+        """Return the text of `subscriptionGroup.json`."""
+        return finish(self.dump_in_slices())
+
+    def dump_in_slices(self) -> TextSlices:
+        """Write the text of `subscriptionGroup.json`, a slice at each step."""
+        listed = tuple(self._groups)
+        entries = (self._text(group) for name in listed if (group := self._groups.get(name)) is not None)
+        foreign = (entry_text(name, entry) for name, entry in tuple(self._foreign_groups.items()))
+        forbidden = (entry_text(name, topics) for name, topics in tuple(self._forbidden.items()))
+        fields = {**self._foreign_fields, "dataVersion": self.data_version.to_json()}
+        tables = {"forbiddenTable": forbidden, "subscriptionGroupTable": chain(entries, foreign)}
+        return table_text(fields, tables)
 
     def load(self, value: Mapping[str, Any]) -> list[str]:
         """Load a `subscriptionGroup.json`; return sentences about the entries that are not served."""

@@ -12,16 +12,25 @@ back. What was never committed is `None`, and never 0: a 0 makes a client read t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from broker.state.data_version import DataVersion, int_of
-from broker.state.json_text import entry_text, quoted, table_text
+from broker.state.json_text import (
+    ENTRIES_PER_STEP,
+    TextSlices,
+    entry_text,
+    object_entry,
+    object_text,
+    quoted,
+    table_text,
+)
 from broker.state.shares import Shares, Stranger
 from ha.group.metadata import OffsetJournal, wins
 from ropewalk.format import fastjson
 from ropewalk.format.properties import P
+from ropewalk.format.sliced_json import finish
 
 __all__ = ["QUEUE_ID_MAX", "OffsetTable", "real_queue_id"]
 
@@ -33,6 +42,8 @@ SEPARATOR = "@"  # in no topic or group name
 
 _NONE = -(1 << 63)
 _INSIDE = "\n\t\t\t"
+_QUEUES_OF_A_TEXT = 64
+"""Queues of a pair that are written together; some hundred such texts are a step."""
 
 
 def real_queue_id(properties: Mapping[str, str]) -> int | None:
@@ -263,24 +274,41 @@ class OffsetTable:
             self.data_version = self.data_version.next(now_ms)
 
     def dump(self, now_ms: int) -> bytes:
-        """The text of `consumerOffset.json`. Remember `changed` from before this call as what is saved."""
+        """Return the text of `consumerOffset.json`. Remember `changed` from before this call as what is saved."""
+        return finish(self.dump_in_slices(now_ms))
+
+    def dump_in_slices(self, now_ms: int) -> TextSlices:
+        """Write the text of `consumerOffset.json`, a slice at each step."""
         self._renew_version(now_ms)
+        pairs = tuple(self._offsets)
         by_group: dict[str, list[str]] = {}
-        for topic, group in self._offsets:
+        for count, (topic, group) in enumerate(pairs, 1):
             by_group.setdefault(group, []).append(topic)
+            if count % ENTRIES_PER_STEP == 0:
+                yield
         fields = {**self._foreign_fields, "dataVersion": self.data_version.to_json()}
-        groups = [
-            f"\n\t\t{quoted(group)}:[{','.join([f'{_INSIDE}{quoted(topic)}' for topic in topics])}\n\t\t]"
-            for group, topics in by_group.items()
-        ]
+        foreign = (entry_text(key, entry) for key, entry in tuple(self._foreign_offsets.items()))
+        entries = chain(chain.from_iterable(map(self._entry, pairs)), foreign)
+        groups = chain.from_iterable(_group_entry(group, topics) for group, topics in by_group.items())
+        return (yield from table_text(fields, {"groupTopicMap": groups, "offsetTable": entries}))
+
+    def _entry(self, pair: tuple[str, str]) -> Iterator[str]:
+        """Yield the texts of a pair's offsets that are joined by commas: one, unless its topic has very many queues."""
+        queues = self._offsets.get(pair)
+        if queues is None:
+            return  # removed since the text was begun
+        begin = f"\n\t\t{quoted(SEPARATOR.join(pair))}:"
         # Python writes a map of integers as the dialect wants it, but for the blanks: 2 us a pair and not 10.
-        entries = [
-            f"\n\t\t{quoted(f'{topic}{SEPARATOR}{group}')}:"
-            + str(queues).replace(" ", "").replace("}", "\n\t\t}")
-            for (topic, group), queues in self._offsets.items()
-        ]
-        entries += [entry_text(key, entry) for key, entry in self._foreign_offsets.items()]
-        return table_text(fields, {"groupTopicMap": groups, "offsetTable": entries})
+        if len(queues) <= _QUEUES_OF_A_TEXT:
+            yield begin + str(queues).replace(" ", "").replace("}", "\n\t\t}")
+            return
+        left = iter(tuple(queues.items()))
+        run = list(islice(left, _QUEUES_OF_A_TEXT))
+        begin += "{"
+        while run:
+            following = list(islice(left, _QUEUES_OF_A_TEXT))
+            yield begin + str(dict(run)).replace(" ", "")[1:-1] + ("" if following else "\n\t\t}")
+            run, begin = following, ""
 
     def load(self, value: Mapping[str, Any]) -> list[str]:
         """Load a `consumerOffset.json`; return sentences about the entries that are not understood."""
@@ -315,11 +343,25 @@ class OffsetTable:
             )
 
     def dump_times(self) -> bytes:
-        """When each offset was committed, for the next process of this replica."""
-        table: dict[str, dict[str, int]] = {}
-        for (topic, group, queue_id), time_ms in self.journal.times().items():
-            table.setdefault(f"{topic}{SEPARATOR}{group}", {})[str(queue_id)] = time_ms
-        return fastjson.dumps(table)
+        """Return when each offset was committed, for the next process of this replica."""
+        return finish(self.dump_times_in_slices())
+
+    def dump_times_in_slices(self) -> TextSlices:
+        """Write when each offset was committed, a slice at each step."""
+        return object_text(chain.from_iterable(map(self._times_entry, tuple(self._offsets))))
+
+    def _times_entry(self, pair: tuple[str, str]) -> Iterator[str]:
+        queues = tuple(self._offsets.get(pair, ()))
+        times = (f'"{queue_id}":{self.journal.time_of((*pair, queue_id))}' for queue_id in queues)
+        return object_entry(SEPARATOR.join(pair), times)
+
+
+def _group_entry(group: str, topics: list[str]) -> Iterator[str]:
+    """Yield the texts of a group's topics that are joined by commas: one for each."""
+    begin, last = f"\n\t\t{quoted(group)}:[", len(topics) - 1
+    for number, topic in enumerate(topics):
+        yield begin + _INSIDE + quoted(topic) + ("\n\t\t]" if number == last else "")
+        begin = ""
 
 
 def _queues_of(entry: Any) -> dict[int, int] | None:

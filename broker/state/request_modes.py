@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, TypeVar
 
+from broker.state.json_text import TextSlices, object_entry, object_text, value_entry
 from ropewalk.client.core.consume.rebalance import allocate_queues
 from ropewalk.client.core.routes import Queue
-from ropewalk.format import fastjson, names
+from ropewalk.format import names
 
 __all__ = ["AVERAGELY", "BY_CIRCLE", "PULL", "ModeRefused", "RequestMode", "RequestModes", "assigned"]
 
@@ -105,8 +107,14 @@ class RequestModes:
         }
         return {"messageRequestModeMap": table}
 
-    def dump(self) -> bytes:
-        return fastjson.dumps(self.to_json())
+    def dump_in_slices(self) -> TextSlices:
+        """Write the text of the file, a slice at each step."""
+        table = {topic: tuple(groups.values()) for topic, groups in self._modes.items()}
+        topics = (
+            object_entry(topic, (value_entry(mode.group, mode.to_json()) for mode in modes))
+            for topic, modes in table.items()
+        )
+        return object_text(object_entry("messageRequestModeMap", chain.from_iterable(topics)))
 
     def load(self, value: Mapping[str, Any]) -> list[str]:
         """Load a file; return sentences about the entries that are not understood or not served."""

@@ -18,16 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from typing import Any, Final
 
 import msgspec
 
 from broker.state.data_version import DataVersion, int_of
 from broker.state.json_file import StoreConfigRefused
-from broker.state.json_text import entry_text, table_text
+from broker.state.json_text import ENTRIES_PER_STEP, TextSlices, entry_text, table_text
 from broker.state.shares import NewNames, Stranger
 from ropewalk.codes import Permission
 from ropewalk.format import names
+from ropewalk.format.sliced_json import finish
 
 __all__ = ["TopicConfig", "TopicRules", "TopicTable"]
 
@@ -48,6 +50,8 @@ _KNOWN_FIELDS = frozenset(
     )
 )
 _OF_GROUPS: Final = (names.RETRY_PREFIX, names.DLQ_PREFIX)
+CHANGES_MAX: Final = 10_000
+"""Changed topics that are remembered; who has heard of none of the last ones takes the whole table."""
 _NOT_BUILT = {"queue.type": "BatchCQ", "cleanup.policy": "COMPACTION"}
 
 
@@ -152,9 +156,12 @@ class TopicTable:
         self._topics: dict[str, TopicConfig] = {}
         self._foreign_topics: dict[str, Any] = {}  # entries we do not serve, kept for their owner
         self._foreign_fields: dict[str, Any] = {}
-        self._body: tuple[int, int, bytes] | None = None
-        self._count = (-1, 0)
-        """The number of topics that are of no group, as of a generation."""
+        self._changes: dict[str, int] = {}
+        """Topic -> the generation in which it was changed or deleted last, the newest at the end."""
+        self._changes_from = 0
+        """The generation that `_changes` begins after."""
+        self._of_groups = 0
+        """The number of topics that are of a group."""
         self._registered: dict[str, tuple[TopicConfig, bytes]] = {}
         """The entries of registrations as last written."""
         self._texts: dict[str, tuple[TopicConfig, str]] = {}  # the entries of topics.json as last written
@@ -177,6 +184,17 @@ class TopicTable:
     def __iter__(self) -> Iterator[TopicConfig]:
         return iter(tuple(self._topics.values()))
 
+    def changed_since(self, generation: int) -> list[str] | None:
+        """Return the topics that were changed or deleted after a generation; None: all of them may have been."""
+        if generation < self._changes_from:
+            return None
+        changed = []
+        for name in reversed(self._changes):
+            if self._changes[name] <= generation:
+                break
+            changed.append(name)
+        return changed
+
     def is_system(self, name: str) -> bool:
         return name in self.system_topics or names.is_system_topic(name)
 
@@ -188,7 +206,7 @@ class TopicTable:
         for topic in missing:
             self._topics[topic.name] = topic
         if missing:
-            self._changed(now_ms)
+            self._changed(now_ms, *(topic.name for topic in missing))
 
     def creation_refusal(self, name: str, default_topic: str, by: Stranger | None = None) -> str | None:
         """Why a message to the unknown topic `name` does not create it, in words for the producer's user."""
@@ -215,11 +233,7 @@ class TopicTable:
 
     def _counted(self) -> int:
         """Return the number of topics that are of no group."""
-        generation, count = self._count
-        if generation != self.generation:
-            count = sum(not name.startswith(_OF_GROUPS) for name in self._topics)
-            self._count = self.generation, count
-        return count
+        return len(self._topics) - self._of_groups
 
     def auto_create(
         self,
@@ -237,15 +251,12 @@ class TopicTable:
         if self.creation_refusal(name, default_topic, by) is not None:
             return None
         self._new_names.note(name, by)
-        used = self._counted()
         key = self._topics[default_topic]
         queues = max(0, min(queue_nums, key.write_queues))
-        made = self._put(
+        return self._put(
             TopicConfig(name, queues, queues, key.perm & ~Permission.INHERIT, key.filter_type, sys_flag),
             now_ms,
         )
-        self._count = self.generation, used + 1  # not counted anew for each of many
-        return made
 
     def create_retry(
         self, group: str, *, queue_nums: int = 1, sys_flag: int = 0, now_ms: int
@@ -288,10 +299,11 @@ class TopicTable:
         """Forget a topic; its queues and offsets are for the caller to remove. False if there was none."""
         if self._topics.pop(name, None) is None:
             return False
+        self._of_groups -= name.startswith(_OF_GROUPS)
         self._texts.pop(name, None)
         self._registered.pop(name, None)
         self._new_names.forget(name)
-        self._changed(now_ms)
+        self._changed(now_ms, name)
         return True
 
     def adopt(self, value: Mapping[str, Any]) -> list[str]:
@@ -307,10 +319,12 @@ class TopicTable:
             if name not in fresh._topics and (name in names.HIDDEN_TOPICS or self.is_system(name))
         }
         gone = [name for name in self._topics if name not in fresh._topics and name not in own]
+        changed = [name for name, entry in fresh._topics.items() if self._topics.get(name) != entry]
         self._topics = {**fresh._topics, **own}
         self._foreign_topics = fresh._foreign_topics
         self.data_version = fresh.data_version
-        self.generation += 1
+        self._note_changes(changed + gone)
+        self._count_of_groups()
         return gone
 
     def supplement(self, value: Mapping[str, Any], now_ms: int) -> list[str]:
@@ -320,12 +334,14 @@ class TopicTable:
         changed = [name for name, entry in fresh._topics.items() if self._topics.get(name) != entry]
         self._topics.update(fresh._topics)
         self.data_version = self.data_version.next_after(fresh.data_version, now_ms)
-        self.generation += 1
+        self._note_changes(changed)
+        self._count_of_groups()
         return changed
 
     def touch(self, now_ms: int) -> None:
         """Raise the table's version, because its view changes with something outside of it."""
-        self._changed(now_ms)
+        self.data_version = self.data_version.next(now_ms)
+        self._all_changed()
 
     def set_state_version(self, state_version: int, now_ms: int) -> None:
         """Carry a new role epoch in the table's version, so that name servers prefer this broker."""
@@ -334,33 +350,63 @@ class TopicTable:
             self.generation += 1
 
     def _put(self, config: TopicConfig, now_ms: int) -> TopicConfig:
+        self._of_groups += config.name not in self._topics and config.name.startswith(_OF_GROUPS)
         self._topics[config.name] = config
         self._foreign_topics.pop(config.name, None)
-        self._changed(now_ms)
+        self._changed(now_ms, config.name)
         self.unannounced[config.name] = self.generation
         return config
 
-    def _changed(self, now_ms: int) -> None:
+    def _changed(self, now_ms: int, *changed: str) -> None:
         self.data_version = self.data_version.next(now_ms)
+        self._note_changes(changed)
+
+    def _note_changes(self, changed: Iterable[str]) -> None:
         self.generation += 1
+        for name in changed:
+            self._changes.pop(name, None)
+            self._changes[name] = self.generation
+        while len(self._changes) > CHANGES_MAX:
+            self._changes_from = self._changes.pop(next(iter(self._changes)))
+
+    def _all_changed(self) -> None:
+        self.generation += 1
+        self._changes.clear()
+        self._changes_from = self.generation
+
+    def _count_of_groups(self) -> None:
+        self._of_groups = sum(name.startswith(_OF_GROUPS) for name in self._topics)
 
     # -- what others see -------------------------------------------------------------------------------
 
     def register_body(self, broker_permission: int = READ_WRITE) -> bytes:
-        """The body of a registration with a name server (103), uncompressed.
+        """Return the body of a registration in one go."""
+        return finish(self.register_body_in_slices(broker_permission))
+
+    def register_body_in_slices(self, broker_permission: int = READ_WRITE) -> TextSlices:
+        """Write the body of a registration with a name server (103), uncompressed, a slice at each step.
 
         A broker that is not fully readable and writable takes the missing permission from every topic here;
-        that is how producers learn to go elsewhere. The bytes are kept until the table changes.
+        that is how producers learn to go elsewhere. A topic that changes meanwhile is in the next registration, too.
         """
-        if self._body is None or self._body[:2] != (self.generation, broker_permission):
-            # Ordinary JSON with its keys in order already: 20 times the speed of the general writer, on the loop.
-            mask = -1 if broker_permission & READ_WRITE == READ_WRITE else broker_permission
-            empty = b'"topicConfigTable":{'
-            table = empty + b",".join(self._registered_texts(mask))
-            wrapper = msgspec.json.encode(self.wrapper_fields()).replace(empty, table, 1)
-            body = b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}' % wrapper
-            self._body = (self.generation, broker_permission, body)
-        return self._body[2]
+        # Ordinary JSON with its keys in order already: 20 times the speed of the general writer, on the loop.
+        mask = permission_mask(broker_permission)
+        empty = b'"topicConfigTable":{'
+        begin, end = msgspec.json.encode(self.wrapper_fields()).split(empty, 1)
+        names_ = iter(tuple(self._topics))
+        pieces: list[bytes] = []
+        while run := list(islice(names_, ENTRIES_PER_STEP)):
+            texts = [
+                self._registered_text(topic, mask)
+                for name in run
+                if name not in names.HIDDEN_TOPICS and (topic := self._topics.get(name)) is not None
+            ]
+            if texts:
+                pieces.append(b",".join(texts))
+            if len(run) == ENTRIES_PER_STEP:
+                yield
+        wrapper = b'{"filterServerList":[],"topicConfigSerializeWrapper":' + begin + empty
+        return b"%b%b%b}" % (wrapper, b",".join(pieces), end)
 
     def write_entries(self, changed: Iterable[str]) -> None:
         """Write the entries of these topics as `dump` and `register_body` need them, unless they are written.
@@ -369,13 +415,15 @@ class TopicTable:
         """
         for name in changed:
             topic = self._topics[name]
-            if self._texts.get(name, (None, ""))[0] is not topic:
-                self._texts[name] = (topic, entry_text(name, topic.to_json()))
-                self._registered_text(topic, -1)
+            self._text(topic)
+            self._registered_text(topic, -1)
 
-    def _registered_texts(self, mask: int) -> Iterator[bytes]:
-        for topic in self.shown().values():
-            yield self._registered_text(topic, mask)
+    def _text(self, topic: TopicConfig) -> str:
+        """Return the entry of a topic in the file, which is written once and kept."""
+        found = self._texts.get(topic.name)
+        if found is None or found[0] is not topic:
+            found = self._texts[topic.name] = topic, entry_text(topic.name, topic.to_json())
+        return found[1]
 
     def _registered_text(self, topic: TopicConfig, mask: int) -> bytes:
         """Return the entry of a topic, which is written once and kept: of thousands one has changed."""
@@ -389,7 +437,7 @@ class TopicTable:
 
     def to_wrapper(self, broker_permission: int = READ_WRITE) -> dict[str, Any]:
         """The table as code 21 and registrations carry it."""
-        mask = -1 if broker_permission & READ_WRITE == READ_WRITE else broker_permission
+        mask = permission_mask(broker_permission)
         table = {name: topic.to_json(mask) for name, topic in self.shown().items()}
         return {**self.wrapper_fields(), "topicConfigTable": table}
 
@@ -408,12 +456,16 @@ class TopicTable:
         return {name: topic for name, topic in self._topics.items() if name not in names.HIDDEN_TOPICS}
 
     def dump(self) -> bytes:
-        """The text of `topics.json`."""
-        self.write_entries(self._topics)
-        entries = [self._texts[name][1] for name in self._topics]
-        entries += [entry_text(name, entry) for name, entry in self._foreign_topics.items()]
+        """Return the text of `topics.json`."""
+        return finish(self.dump_in_slices())
+
+    def dump_in_slices(self) -> TextSlices:
+        """Write the text of `topics.json`, a slice at each step."""
+        listed = tuple(self._topics)
+        entries = (self._text(topic) for name in listed if (topic := self._topics.get(name)) is not None)
+        foreign = (entry_text(name, entry) for name, entry in tuple(self._foreign_topics.items()))
         fields = {**self._foreign_fields, "dataVersion": self.data_version.to_json()}
-        return table_text(fields, {"topicConfigTable": entries})
+        return table_text(fields, {"topicConfigTable": chain(entries, foreign)})
 
     def load(self, value: Mapping[str, Any]) -> list[str]:
         """Load a `topics.json`; return sentences about the entries that are not served.
@@ -446,8 +498,14 @@ class TopicTable:
         self._foreign_fields = {
             key: item for key, item in value.items() if key not in ("dataVersion", "topicConfigTable")
         }
-        self.generation += 1
+        self._all_changed()
+        self._count_of_groups()
         return findings
+
+
+def permission_mask(broker_permission: int) -> int:
+    """Return what a broker's own permission leaves of that of its topics."""
+    return -1 if broker_permission & READ_WRITE == READ_WRITE else broker_permission
 
 
 def _refusal(config: TopicConfig) -> str | None:

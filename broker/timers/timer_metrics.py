@@ -9,10 +9,11 @@ the counts of a moment before, as the original's does; nothing is decided by the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from broker.state.data_version import DataVersion, int_of
-from ropewalk.format import fastjson
+from broker.state.json_text import TextSlices, object_entry, object_text, value_entry
 
 __all__ = ["TimerMetrics"]
 
@@ -64,17 +65,25 @@ class TimerMetrics:
 
     def to_json(self, now_ms: int) -> dict[str, Any]:
         """Return the object of file and answer."""
+        self._renew_version(now_ms)
+        return {
+            "dataVersion": self.data_version.to_json(),
+            "timingCount": {topic: self._entry(topic) for topic in sorted(self._counts)},
+        }
+
+    def _entry(self, topic: str) -> dict[str, int]:
+        count, time_ms = self._counts[topic]
+        return {"count": max(count, 0), "timeStamp": time_ms}
+
+    def _renew_version(self, now_ms: int) -> None:
         if self._versioned != self.generation:
             self._versioned = self.generation
             self.data_version = self.data_version.next(now_ms)
-        return {
-            "dataVersion": self.data_version.to_json(),
-            "timingCount": {
-                topic: {"count": max(count, 0), "timeStamp": time_ms}
-                for topic, (count, time_ms) in sorted(self._counts.items())
-            },
-        }
 
-    def dump(self, now_ms: int) -> bytes:
-        """Return the text of `timermetrics`."""
-        return fastjson.dumps(self.to_json(now_ms))
+    def dump_in_slices(self, now_ms: int) -> TextSlices:
+        """Write the text of `timermetrics`, a slice at each step."""
+        self._renew_version(now_ms)
+        topics = sorted(self._counts)
+        counts = (value_entry(topic, self._entry(topic)) for topic in topics if topic in self._counts)
+        version = value_entry("dataVersion", self.data_version.to_json())
+        return object_text(chain([version], object_entry("timingCount", counts)))

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, Final
 
 from broker.state.data_version import DataVersion
+from broker.state.json_text import TextSlices, object_entry, object_text, value_entry
 from broker.transactions.open_halves import OpenHalves
-from ropewalk.format import fastjson
 from store.io.durations import Durations
 
 __all__ = ["FINISH_BOUNDS_S", "TransactionCounts"]
@@ -52,15 +53,12 @@ class TransactionCounts:
             durations = self.latencies[topic] = Durations(FINISH_BOUNDS_S)
         durations.add(seconds)
 
-    def dump(self, halves: OpenHalves, now_ms: int) -> bytes:
-        """Return the text of the file."""
+    def dump_in_slices(self, halves: OpenHalves, now_ms: int) -> TextSlices:
+        """Write the text of the file, a slice at each step."""
         self.data_version = self.data_version.next(now_ms)
-        return fastjson.dumps(
-            {
-                "dataVersion": self.data_version.to_json(),
-                "transactionCount": {
-                    topic: {"count": halves.counts[topic], "timeStamp": when}
-                    for topic, when in halves.changed.items()
-                },
-            }
+        counts = (
+            value_entry(topic, {"count": halves.counts[topic], "timeStamp": when})
+            for topic, when in tuple(halves.changed.items())
         )
+        version = value_entry("dataVersion", self.data_version.to_json())
+        return object_text(chain([version], object_entry("transactionCount", counts)))

@@ -26,6 +26,7 @@ import structlog
 
 from broker.context import BrokerContext
 from broker.remoting.session import Session
+from broker.state.json_text import TextSlices
 from broker.state.topics import TopicConfig
 from broker.transactions.counts import TransactionCounts
 from broker.transactions.loading import Loader
@@ -291,9 +292,9 @@ class TransactionService:
             self._publish_progress()
         return self._context.offsets.changed != before
 
-    def dump(self) -> bytes:
-        """Return the text of `transactionMetrics`."""
-        return self.counts.dump(self.halves, self._context.now_ms())
+    def dump_in_slices(self) -> TextSlices:
+        """Write the text of `transactionMetrics`, a slice at each step."""
+        return self.counts.dump_in_slices(self.halves, self._context.now_ms())
 
     # -- checks --------------------------------------------------------------------------------------
 

@@ -108,8 +108,9 @@ def test_a_broker_registers_and_looks_for_rivals_whatever_the_name_server_answer
         async with OddPeer(("routes", seed)).serving() as peer:
             record = RoleRecord("ASYNC_MASTER", 0)
             guard = RouteGuard("DefaultCluster", "broker-a", "127.0.0.1:1", lambda: record)
+            topics = table("T")
             registrar = Registrar(
-                IDENTITY | {"brokerAddr": "127.0.0.1:1"}, table("T").register_body, period_s=0.001, call_s=1,
+                IDENTITY | {"brokerAddr": "127.0.0.1:1"}, lambda: topics, period_s=0.001, call_s=1,
                 local=None, remote=(peer.address,), guard=guard,
             )  # fmt: skip
             finder = RouteFinder(None, (peer.address,), fresh_s=0.0)

@@ -21,6 +21,7 @@ from broker.state import json_file
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format import fastjson
 from ropewalk.format.record import decode_record
+from ropewalk.format.sliced_json import finish
 from store.io.disk import MappedFile
 from store.io.workers import Completions, Flusher, FlushFailed, Worker
 from tests.sim.disk import PowerLoss, SimDisk
@@ -199,7 +200,7 @@ class Machine:
         for path, (version, dump) in self.broker.dumps().items():
             if self._saved.get(path) != version:
                 self._saved[path] = version
-                self.tables[path] = dump()
+                self.tables[path] = finish(dump())
 
     # -- what is in it ---------------------------------------------------------------------------------
 

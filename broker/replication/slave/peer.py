@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import msgspec
 import structlog
-import trio
 
+from broker.turns import in_turns
 from ha.group.hello import MemberStatusMessage, RangesRequest, decode_untrusted, encode
 from ropewalk.client.aio.connection import AsyncConnection
 from ropewalk.codes import RequestCode, ResponseCode
@@ -167,13 +167,7 @@ async def read_answer(answer: Command) -> Any:
 
     Raises `FastjsonError`.
     """
-    reading = loads_in_slices(answer.body, FRAME_SIZE_MAX, TABLE_ENTRIES_MAX)
-    while True:
-        try:
-            next(reading)
-        except StopIteration as read:
-            return read.value
-        await trio.lowlevel.checkpoint()
+    return await in_turns(loads_in_slices(answer.body, FRAME_SIZE_MAX, TABLE_ENTRIES_MAX))
 
 
 async def timer_counts(link: AsyncConnection) -> dict[str, Any] | None:

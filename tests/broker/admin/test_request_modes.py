@@ -12,6 +12,7 @@ from broker.state.topics import TopicConfig
 from ropewalk.client.core.routes import BrokerData, Queue, QueueData, TopicRoute
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
+from ropewalk.format.sliced_json import finish
 from tests.broker.harness import Client, InProcess, config_of
 from tests.support.clocks import START_MS
 
@@ -128,7 +129,7 @@ def test_a_mode_is_set_shown_and_survives_a_restart(tmp_path: Path) -> None:
         assert modes(client) == {"T": {"cg": entry}}
         (path,) = [path for path in running.broker.dumps() if path.name == "messageRequestMode.json"]
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(running.broker.dumps()[path][1]())
+        path.write_bytes(finish(running.broker.dumps()[path][1]()))
     with InProcess(config_of(tmp_path)) as running:
         assert modes(running.connect()) == {"T": {"cg": entry}}
 

@@ -16,6 +16,7 @@ from broker.state.subscription import SubscriptionData
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.record import decode_records
 from ropewalk.format.remoting import Command
+from ropewalk.format.sliced_json import finish
 from tests.broker.harness import Client, InProcess, heartbeat_body, pull_ext, request, send_ext
 from tests.support.clocks import START_MS
 
@@ -325,7 +326,7 @@ def test_all_expressions_together_are_bounded(table: FilterTable) -> None:
 
 def test_the_file_has_rocketmqs_shape(table: FilterTable) -> None:
     table.register("g", [wish("a > 1", version=7)], 5)
-    assert json.loads(table.dump()) == {
+    assert json.loads(finish(table.dump_in_slices())) == {
         "filterDataByTopic": {
             "T": {
                 "groupFilterData": {
@@ -350,7 +351,7 @@ def test_the_file_has_rocketmqs_shape(table: FilterTable) -> None:
 def test_what_is_loaded_is_dead_until_a_heartbeat_comes(table: FilterTable) -> None:
     table.register("g", [wish("a > 1", version=7)], 5)
     again = FilterTable(FilterRules(enabled=True), BloomGeometry())
-    assert again.load(json.loads(table.dump()), 100_000) == []
+    assert again.load(json.loads(finish(table.dump_in_slices())), 100_000) == []
     data = again.get("T", "g")
     assert data is not None and (data.dead_ms, data.client_version) == (70_000, 7)
     again.register("g", [wish("a > 1", version=7)], 100_001)
@@ -384,17 +385,17 @@ def test_the_brokers_table_is_saved_and_a_group_that_left_is_dead_in_it(
     client = running.connect()
     subscribe(client, "n = 1")
     version, dump = running.broker.dumps()[path]
-    entry = json.loads(dump())["filterDataByTopic"]["T"]["groupFilterData"]["cg"]
+    entry = json.loads(finish(dump()))["filterDataByTopic"]["T"]["groupFilterData"]["cg"]
     assert (entry["dead"], entry["bornTime"]) == (False, START_MS)
     unsubscribe(client)
     later, dump = running.broker.dumps()[path]
     assert later > version
-    assert json.loads(dump())["filterDataByTopic"]["T"]["groupFilterData"]["cg"]["dead"]
+    assert json.loads(finish(dump()))["filterDataByTopic"]["T"]["groupFilterData"]["cg"]["dead"]
     subscribe(client, "n = 1")
     client.disconnect()
-    assert json.loads(running.broker.dumps()[path][1]())["filterDataByTopic"]["T"]["groupFilterData"]["cg"][
-        "dead"
-    ]
+    assert json.loads(finish(running.broker.dumps()[path][1]()))["filterDataByTopic"]["T"]["groupFilterData"][
+        "cg"
+    ]["dead"]
 
 
 # Computed by RocketMQ 5.5.0's BloomFilter.

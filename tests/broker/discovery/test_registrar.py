@@ -6,10 +6,12 @@ from typing import Any, cast
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from broker.discovery import registrar as registrar_module
 from broker.discovery.registrar import Registrar
 from broker.discovery.route_guard import RouteGuard
+from broker.namesrv import routes
 from broker.namesrv.server import NameServer
 from broker.state.topics import TopicConfig, TopicTable
 from ropewalk.codes import RequestCode
@@ -21,9 +23,7 @@ from tests.support.waiting import until_async
 
 def registrar(topics: TopicTable, *remote: int, local: NameServer | None = None) -> Registrar:
     addresses = tuple(f"127.0.0.1:{port}" for port in remote)
-    return Registrar(
-        IDENTITY, lambda: topics.register_body(6), period_s=30, call_s=5, local=local, remote=addresses
-    )
+    return Registrar(IDENTITY, lambda: topics, period_s=30, call_s=5, local=local, remote=addresses)
 
 
 def test_an_embedded_name_server_knows_of_a_change_when_changed_returns() -> None:
@@ -43,13 +43,20 @@ def test_an_embedded_name_server_knows_of_a_change_when_changed_returns() -> Non
 
 def test_a_name_server_that_says_no_does_not_end_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     server = NameServer(lambda: NOW_MS)
-    monkeypatch.setattr(server, "handle", lambda request, _peer: request.reply(1, "no"))
-    registrar(table(), local=server).changed()
+    monkeypatch.setattr(routes, "BROKERS_MAX", 0)
+    one = registrar(table("T"), local=server)
+    with capture_logs() as logs:
+        one.changed()
+        one.changed()
+    assert [each["event"] for each in logs if each["log_level"] == "error"] == [
+        "the embedded name server refused this broker"
+    ]
 
 
 def test_a_registration_carries_its_checksum_and_no_compression() -> None:
     topics = table("T")
-    command = registrar(topics)._command()
+    body = topics.register_body(6)
+    command = registrar(topics)._command(body, zlib.crc32(body))
     assert command.ext["compressed"] == "false"
     assert command.ext["bodyCrc32"] == str(zlib.crc32(command.body) & 0x7FFFFFFF)
     assert command.ext.items() >= IDENTITY.items()
@@ -120,12 +127,11 @@ async def test_what_a_name_server_has_taken_is_told_by_its_generation() -> None:
         await nursery.start(neighbour.serve)
         one = Registrar(
             IDENTITY,
-            lambda: topics.register_body(6),
+            lambda: topics,
             period_s=30,
             call_s=5,
             local=None,
             remote=(f"127.0.0.1:{neighbour.port}",),
-            generation=lambda: topics.generation,
             on_registered=lambda generation: told.append((generation, neighbour.knows("U"))),
         )
         handle = neighbour.server.handle
@@ -189,10 +195,12 @@ async def test_a_name_server_that_comes_back_hears_first_of_the_broker_that_it_k
 
     neighbour.server.handle = listen  # type: ignore[method-assign]
 
+    topics = table("T")
+
     def broker(address: str) -> Registrar:
         return Registrar(
             {**IDENTITY, "brokerAddr": address},
-            lambda: table("T").register_body(6),
+            lambda: topics,
             period_s=30,
             call_s=5,
             local=None,
@@ -240,11 +248,11 @@ async def test_a_broker_whose_clients_are_sent_to_another_address_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The name server believes the stranger, whose later epoch turns the broker's own registrations away."""
-    names = Neighbour()
+    names, topics = Neighbour(), table("T")
     async with trio.open_nursery() as nursery:
         await nursery.start(names.serve)
         one = Registrar(
-            IDENTITY, table("T").register_body, period_s=0.02, call_s=5, local=None,
+            IDENTITY, lambda: topics, period_s=0.02, call_s=5, local=None,
             remote=(f"127.0.0.1:{names.port}",),
         )  # fmt: skip
         nursery.start_soon(one.run)
@@ -262,8 +270,8 @@ async def test_a_broker_whose_clients_are_sent_to_another_address_says_so(
 
 @pytest.mark.trio
 async def test_a_stranger_in_the_embedded_name_server_is_told_too() -> None:
-    server = NameServer(lambda: NOW_MS)
-    one = Registrar(IDENTITY, table("T").register_body, period_s=0.02, call_s=5, local=server, remote=())
+    server, topics = NameServer(lambda: NOW_MS), table("T")
+    one = Registrar(IDENTITY, lambda: topics, period_s=0.02, call_s=5, local=server, remote=())
     one.register_locally()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(one.run)

@@ -27,9 +27,7 @@ def name_server(*topics: str) -> NameServer:
     for name in topics:
         table.update(TopicConfig(name, 4, 4), NOW_MS)
     server = NameServer(lambda: NOW_MS)
-    Registrar(
-        IDENTITY, table.register_body, period_s=30, call_s=1, local=server, remote=()
-    ).register_locally()
+    Registrar(IDENTITY, lambda: table, period_s=30, call_s=1, local=server, remote=()).register_locally()
     return server
 
 

@@ -52,9 +52,10 @@ def test_a_slave_that_has_no_epoch_yet_is_kept_from_anothers_id() -> None:
 
 
 def registered(server: NameServer, address: str) -> None:
+    topics = table("T")
     owner = Registrar(
         IDENTITY | {"brokerAddr": address},
-        table("T").register_body,
+        lambda: topics,
         period_s=30,
         call_s=1,
         local=server,
@@ -82,7 +83,7 @@ async def test_a_place_that_is_taken_while_the_broker_runs_is_left_to_the_other_
 ) -> None:
     """Both had started while the name server was away, say."""
     monkeypatch.setattr(registrar_module, "_RETRY_S", 0.01)
-    names = Neighbour()
+    names, topics = Neighbour(), table("T")
     other = Neighbour()  # whatever answers at a port: as a broker it knows no code
     other.answer = 3
     async with trio.open_nursery() as nursery:
@@ -93,7 +94,7 @@ async def test_a_place_that_is_taken_while_the_broker_runs_is_left_to_the_other_
         registered(names.server, address)
         guard = RouteGuard("DefaultCluster", "broker-a", "127.0.0.1:10911", lambda: FRESH)
         one = Registrar(
-            IDENTITY, table("T").register_body, period_s=0.05, call_s=1, local=None,
+            IDENTITY, lambda: topics, period_s=0.05, call_s=1, local=None,
             remote=(f"127.0.0.1:{names.port}",), guard=guard,
         )  # fmt: skip
         nursery.start_soon(one.run)

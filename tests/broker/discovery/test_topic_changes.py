@@ -38,7 +38,7 @@ def test_the_retry_topic_is_with_the_name_server_before_the_heartbeat_is_answere
             "haServerAddr": "127.0.0.1:10912",
             "brokerId": "0",
         },
-        lambda: running.broker.topics.register_body(6),
+        lambda: running.broker.topics,
         period_s=30,
         call_s=5,
         local=server,

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import trio
 from structlog.testing import capture_logs
+from trio.testing import MockClock
 
 from broker.process.table_saver import Dumps, TableSaver
 from broker.state import json_file
+from broker.state.json_text import at_once
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
@@ -33,7 +35,7 @@ GROUP = json.dumps({"groupName": "gg"}).encode()
 
 
 def table(path: Path, version: int, dump: Callable[[], bytes] = lambda: b"{}") -> Dumps:
-    return {path: (version, dump)}
+    return {path: (version, lambda: at_once(dump()))}
 
 
 def save(saver: TableSaver, dumps: Dumps) -> None:
@@ -122,3 +124,25 @@ def test_an_administrator_hears_that_a_new_topic_or_group_cannot_be_kept(tmp_pat
         assert '"NEW"' in kept["topics.json"]
         assert '"gg"' in kept["subscriptionGroup.json"]
     assert stderr_of(tmp_path).count("cannot write a config file") <= 9, "once for each file"
+
+
+def test_a_large_table_is_not_written_at_once_again_unless_somebody_waits_for_it(tmp_path: Path) -> None:
+    """A client that makes a topic with each send would else have the whole table written each time."""
+    path = tmp_path / "config" / "topics.json"
+
+    async def run() -> None:
+        saver = TableSaver(None)
+        large = b'{"a":"' + b"x" * (16 << 20) + b'"}'
+        await saver.save_tables(table(path, 1, lambda: large))
+        began = trio.current_time()
+        saver.save_soon()
+        await saver.wait(5)
+        assert 1 < trio.current_time() - began <= 2.5
+        await saver.save_tables(table(path, 2, lambda: large))
+        began = trio.current_time()
+        saver.save_soon()
+        saver.when_kept(path, 3, lambda why: None)
+        await saver.wait(5)
+        assert trio.current_time() == began
+
+    trio.run(run, clock=MockClock(autojump_threshold=0))

@@ -212,3 +212,27 @@ def test_the_queue_of_a_message_that_is_held_back_is_read_from_plain_digits_only
 ) -> None:
     assert real_queue_id({"REAL_QID": text}) == found
     assert real_queue_id({}) is None
+
+
+def test_offsets_of_many_queues_and_many_pairs_are_written_in_slices() -> None:
+    table = OffsetTable()
+    for queue_id in range(1_000):
+        table.commit("g", "wide", queue_id, queue_id * 7)
+    for number in range(1_000):
+        table.commit("many", f"T{number}", 0, number)
+    text, steps = b"", 0
+    writing = table.dump_in_slices(NOW)
+    while not text:
+        try:
+            next(writing)
+        except StopIteration as finished:
+            text = finished.value
+        steps += 1
+    assert steps > 5
+    again = OffsetTable()
+    assert again.load(fastjson.loads(text)) == []
+    assert again.queues("g", "wide") == {queue_id: queue_id * 7 for queue_id in range(1_000)}
+    assert again.queues("many", "T7") == {0: 7} and len(again) == 1_001
+    assert fastjson.loads(text)["groupTopicMap"]["many"] == [f"T{number}" for number in range(1_000)]
+    times = fastjson.loads(table.dump_times())
+    assert len(times) == 1_001 and len(times["wide@g"]) == 1_000

@@ -261,7 +261,7 @@ class TestRegistration:
     def test_the_body_follows_every_change(self) -> None:
         topics = table()
         before = topics.register_body()
-        assert topics.register_body() is before
+        assert topics.register_body() == before
         create(topics)
         assert b'"T":' in topics.register_body()
         assert topics.register_body(4) != topics.register_body(6)

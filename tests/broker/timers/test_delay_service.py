@@ -11,6 +11,7 @@ from broker.timers.delay_progress import decode_page, encode_page
 from ropewalk.codes import MessageSysFlag, RequestCode
 from ropewalk.format import fastjson
 from ropewalk.format.properties import tags_code
+from ropewalk.format.sliced_json import finish
 from store.io.disk import MappedFile
 from tests.broker.harness import (
     UNIQ,
@@ -435,7 +436,7 @@ def test_the_durable_file_names_only_what_is_flushed(tmp_path: Path, flush_gate:
 
         def named() -> object:
             path = tmp_path / "store" / "config" / "delayOffset.json"
-            return fastjson.loads(running.broker.dumps()[path][1]())["offsetTable"]
+            return fastjson.loads(finish(running.broker.dumps()[path][1]()))["offsetTable"]
 
         def flushed() -> bool:
             running.tick(500)

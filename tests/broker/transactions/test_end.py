@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.codes import ResponseCode
+from ropewalk.format.sliced_json import finish
 from tests.broker.harness import UNIQ, Client, InProcess, config_of, taken
 from tests.broker.transactions.transacting import COMMIT, HALF, OPS, ROLLBACK, UNKNOWN, Producer, progress
 from tests.support.clocks import START_MS
@@ -188,10 +189,10 @@ def test_progress_follows_the_oldest_open_half(producer: Producer) -> None:
 def test_the_counts_of_open_halves_are_those_of_the_file(producer: Producer) -> None:
     producer.half(UNIQ_KEY="A")
     header = producer.half(UNIQ_KEY="B")
-    text = producer.running.broker.transactions.dump()
+    text = finish(producer.running.broker.transactions.dump_in_slices())
     assert b'"transactionCount":{"T":{"count":2,"timeStamp":%d}}' % START_MS in text.replace(b" ", b"")
     producer.end(header, COMMIT)
-    assert b'"count":1' in producer.running.broker.transactions.dump()
+    assert b'"count":1' in finish(producer.running.broker.transactions.dump_in_slices())
 
 
 def test_half_and_commit_wait_for_the_disk_where_producers_do(tmp_path: Path) -> None:
