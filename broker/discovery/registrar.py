@@ -171,7 +171,7 @@ class Registrar:
     # -- the embedded name server ----------------------------------------------------------------------
 
     def register_locally(self) -> None:
-        """Tell the embedded name server of what has changed; of everything, if this broker has no place there.
+        """Register changed topics with the embedded name server; the whole table, if this broker has no place there.
 
         Of a large table it hears at once what has changed, and the rest in the following turns.
         """

@@ -110,7 +110,7 @@ class MemberGroup(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Topics(Protocol):
-    """Some topics, which are looked at one after the other."""
+    """The topics of a registration, which are entered one after the other."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[TopicConfig]: ...

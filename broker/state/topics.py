@@ -504,7 +504,7 @@ class TopicTable:
 
 
 def permission_mask(broker_permission: int) -> int:
-    """Return what a broker's own permission leaves of that of its topics."""
+    """Return the mask for the permissions of a broker's topics, by the permission of the broker itself."""
     return -1 if broker_permission & READ_WRITE == READ_WRITE else broker_permission
 
 
