@@ -131,8 +131,8 @@ class BrokerContext:
         found(TopicRoute({name: BrokerData(name, self.config.broker_cluster_name, {0: address})}, (queues,)))
 
     def unready(self) -> tuple[str, ...]:
-        """Return why messages are not taken at the moment: a sentence each for monitoring; empty where they are."""
+        """Return why messages are not taken, or not copied here: a sentence each, or none."""
         ha, store = self.ha_status, self.store
         stopping = "the broker is shutting down" if self.stopping else None
-        reasons = (stopping, store.refusal, store.full, ha.fence, ha.quorum_missing)
+        reasons = (stopping, store.refusal, store.full, ha.fence, ha.quorum_missing, ha.refused)
         return tuple(why for why in reasons if why is not None)

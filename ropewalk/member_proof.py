@@ -37,7 +37,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from ropewalk.codes import RequestCode
+from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.remoting import Command
 
@@ -49,6 +49,7 @@ __all__ = [
     "Asker",
     "Challenge",
     "NotProven",
+    "ProofRefused",
     "Seal",
     "key_of",
     "proof_of",
@@ -62,6 +63,7 @@ NONCE_SIZE: Final = 32
 SECRET_LENGTH_MIN: Final = 16
 
 _CHALLENGE_BODY_MAX: Final = 4 << 10
+_SAID_MAX: Final = 300
 _ADDRESS_MAX: Final = 300
 _COUNTER_MAX: Final = (1 << 64) - 1
 _DOMAIN: Final = b"ropewalk member proof 2"
@@ -71,8 +73,18 @@ _LENGTH: Final = struct.Struct(">I")
 _U64: Final = struct.Struct(">Q")
 
 
+NO_SECRET: Final = "it carries no proof, so its sender has no ropewalkSecret, or is a stranger"
+"""Said of a question to a member that has a secret."""
+OTHER_SECRET: Final = "its proof is of another ropewalkSecret than the one here, or for another group"
+"""Said of a question to a member that has a secret."""
+
+
 class NotProven(RemoteProtocolError):
     """A question or an answer without a proof, or with a wrong one."""
+
+
+class ProofRefused(NotProven):
+    """The refusal of a proof by the other end, as the asker understands it: the secrets or the groups differ."""
 
 
 class Challenge(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -193,6 +205,8 @@ class Asker:
         self._group = cluster, broker_name
         self._takes_older = takes_older
         self._challenge = b""
+        self._answerer = cluster, broker_name
+        """The group that the answerer says it is of."""
         self._channel: _Channel | None = None
         self._key = b""
         self._counter = 0
@@ -236,7 +250,8 @@ class Asker:
             )
         self._challenge = found.challenge
         if found.version2:
-            cluster, broker_name = self._group if any(self._group) else (found.cluster, found.broker_name)
+            self._answerer = found.cluster, found.broker_name
+            cluster, broker_name = self._group if any(self._group) else self._answerer
             self._channel = _Channel(
                 cluster, broker_name, self._dialed, self._socket, self._nonce, found.version2
             )
@@ -263,11 +278,25 @@ class Asker:
         counter = int(question.ext["counter2"])
         expected = self._channel.proof(self._key, _ANSWER, counter, question.code, answer)
         if not _equal(expected, answer.ext.get("proof2", "")):
-            said = f" (it says: {answer.remark[:200]})" if answer.remark else ""
-            raise NotProven(
+            raise self._unproven(question, answer)
+        return True
+
+    def _unproven(self, question: Command, answer: Command) -> NotProven:
+        """Return the error for an answer without a proof that counts."""
+        said = f" (it says: {answer.remark[:_SAID_MAX]})" if answer.remark else ""
+        if answer.code != ResponseCode.NO_PERMISSION:
+            return NotProven(
                 f"{self._dialed} does not prove its answer to {question.code}{said}: it is not believed"
             )
-        return True
+        if any(self._group) and self._answerer != self._group:
+            theirs, own = (f"{name} of cluster {cluster}" for cluster, name in (self._answerer, self._group))
+            return ProofRefused(
+                f"{self._dialed} refuses the proof: it is of {theirs}, and the proof of {own}{said}"
+            )
+        return ProofRefused(
+            f"{self._dialed} refuses the proof: its ropewalkSecret differs from the one here, or it is a stranger. "
+            f"Members and their operators need the same one{said}"
+        )
 
 
 class Seal(Protocol):
@@ -325,7 +354,10 @@ class Answerer:
         """Return the challenge for a connection whose asker said this. Raises `NotProven` for what cannot be proven."""
         if "nonce2" not in ext:
             if not self._takes_version1:
-                raise NotProven("this broker takes proofs of version 2 alone (ropewalkSecretV1=false)")
+                raise NotProven(
+                    "this broker takes proofs of version 2 alone (ropewalkSecretV1=false): whoever asks has no "
+                    "ropewalkSecret, or is of an older release"
+                )
             return Challenge(self._challenge, version)
         dialed, socket = ext.get("dialed2", ""), ext.get("socket2", "")
         try:
@@ -354,18 +386,20 @@ class Answerer:
             proves(given, secret, self._challenge, question.code, question.body) for secret in self._secrets
         ]
         if not self._takes_version1 or not any(right):
-            raise NotProven("no proof of ropewalkSecret")
+            raise NotProven(OTHER_SECRET if given else NO_SECRET)
         return _Unsealed()
 
     def _verify2(self, channel: _Channel, question: Command) -> Seal:
         given, text = question.ext.get("proof2") or "", question.ext.get("counter2") or ""
         counter = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else 0
+        if not given:
+            raise NotProven(NO_SECRET)
         if not self._counter < counter <= _COUNTER_MAX:
             raise NotProven("the counter of the proof has not risen: a question counts once")
         keys = [key_of(secret, channel.cluster) for secret in self._secrets]
         right = [_equal(channel.proof(key, _ASK, counter, question.code, question), given) for key in keys]
         if not any(right):
-            raise NotProven("no proof of ropewalkSecret")
+            raise NotProven(OTHER_SECRET)
         self._counter = counter
         return _Seal2(channel, keys[right.index(True)], counter, question.code)
 

@@ -14,6 +14,7 @@ import structlog
 
 import ropewalk
 from broker.admin.base import Handler
+from broker.admin.repeated import Repeated
 from broker.context import BrokerContext
 from broker.remoting.refused import RequestRefused
 from broker.remoting.request import CommandRequest
@@ -24,6 +25,7 @@ from ropewalk.format.headers import HeaderError
 from ropewalk.format.remoting import Command
 from ropewalk.member_proof import (
     CHALLENGE_SIZE,
+    NO_SECRET,
     NONCE_SIZE,
     Answerer,
     Challenge,
@@ -59,6 +61,9 @@ PROVEN_CODES: Final = frozenset(
     )
 )
 """The codes behind the door: everything that members ask each other, and that an operator asks a group."""
+_NOT_PROVEN: Final = (
+    "this group has a ropewalkSecret, and the request does not prove that its sender knows it"
+)
 
 
 @dataclass(slots=True)
@@ -84,8 +89,9 @@ class ProofDoor:
         for secret in self._secrets:  # here, before anybody waits for it
             key_of(secret, config.broker_cluster_name)
         self._answerers: dict[Session, Answerer] = {}
-        self._unproven = ""
-        """The peer that the log named last for having proven nothing."""
+        self._now_ms = broker.monotonic_ms
+        self._unproven = Repeated()
+        """The refusals by address: who has another secret may try for hours, several times a second."""
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.ROPEWALK_CHALLENGE: self.challenge}
@@ -113,7 +119,7 @@ class ProofDoor:
             found = answerer.challenge(request.ext, ropewalk.__version__)
         except NotProven as exc:
             del self._answerers[session]
-            raise self._refusal(session, request, str(exc)) from exc
+            raise self._refusal(session, request, str(exc), "challenge") from exc
         return request.reply(ResponseCode.SUCCESS, body=found.encoded())
 
     def behind(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
@@ -142,22 +148,19 @@ class ProofDoor:
         answerer = self._answerers.get(session)
         try:
             if answerer is None:
-                raise NotProven("no proof of ropewalkSecret")
+                raise NotProven(NO_SECRET)
             seal = answerer.verify(request)
         except NotProven as exc:
-            raise self._refusal(
-                session,
-                request,
-                "this group has a ropewalkSecret, and the request does not prove that its sender knows it",
-            ) from exc
+            raise self._refusal(session, request, f"{_NOT_PROVEN}: {exc}", str(exc)) from exc
         return _ProvenRequest(
             request.code, request.ext, request.body, request.opaque, request.flag, request.remark, request.language,
             request.version, request.serialize_type, getattr(request, "read_at", 0.0), seal,
         )  # fmt: skip
 
-    def _refusal(self, session: Session, request: Command, why: str) -> RequestRefused:
+    def _refusal(self, session: Session, request: Command, why: str, kind: str) -> RequestRefused:
+        """Return the refusal, which the log tells once for each address and kind, and again while it goes on."""
         ip = session.link.peer[0]
-        if self._unproven != ip:  # it may try for hours, several times a second
-            self._unproven = ip
-            log.warning("no proof of ropewalkSecret", peer=ip, code=request.code, reason=why)
+        refused = self._unproven.count(ip, kind, self._now_ms())
+        if refused:
+            log.warning("no proof of ropewalkSecret", peer=ip, code=request.code, reason=why, refused=refused)
         return RequestRefused(ResponseCode.NO_PERMISSION, why)

@@ -23,6 +23,7 @@ from broker.remoting.connection import Connection
 from broker.remoting.shell import Shell
 from broker.settings.config import BrokerConfig
 from broker.state.ha_status import GroupLimits, HaStatus, MasterLink, SlaveLink
+from ha.group.refusals import Conversation, Refusals
 from ha.group.roles import ASYNC_MASTER, SLAVE, SYNC_MASTER
 from ha.stream.client import ClientState, HaClient, Stream
 from ha.stream.connection import HaConnection, HaRules
@@ -68,6 +69,8 @@ class Replication:
         self.master_address = ""
         """The master's remoting address, if the name server told."""
         self.before_report: BeforeReport | None = None
+        self.refusals = Refusals()
+        """The refusals between this slave and its master; whoever talks to the master notes them."""
         self.on_role: Callable[[], None] = lambda: None
         """Called when the role has changed."""
         self.counts: Callable[[HaConnection], bool] = lambda connection: True
@@ -135,6 +138,7 @@ class Replication:
         until its slaves have heard that it is none any more.
         """
         assert role in (ASYNC_MASTER, SYNC_MASTER)
+        self.refusals.clear()
         if self.client is not None:
             self.client.shutdown()
             self.client = None
@@ -154,6 +158,7 @@ class Replication:
     def follow(self) -> None:
         """Be a slave from now on: of whom, `learn` and the configuration tell."""
         self.service.end()
+        self.refusals.clear()
         self.role = SLAVE
         self.limits.is_leader = self.limits.waits = False
         self.transfer = GroupTransfer(0, self._slave_timeout, 0)
@@ -269,8 +274,9 @@ class Replication:
         """Return the status of replication; `wall_ms` is the wall clock's time."""
         if self.client is not None:
             return replace(
-                before, is_master=False, slaves=(), fence=None, quorum_missing=None, **self._as_slave(wall_ms)
-            )
+                before, is_master=False, slaves=(), fence=None, quorum_missing=None, refused=self.refusal(),
+                **self._as_slave(wall_ms),
+            )  # fmt: skip
         end, in_sync = self.source.end, self.service.in_sync()
         missing = None
         if self.limits.waits and len(in_sync) < self.transfer.needed:
@@ -295,7 +301,16 @@ class Replication:
             lag_bytes=0,
             fence=self.fence,
             quorum_missing=missing,
+            refused=None,
         )
+
+    def refusal(self) -> str | None:
+        """Return in words why this slave and its master do not go on with each other; None while they do."""
+        client = self.client
+        if client is None:
+            return None
+        why = client.why if client.state is ClientState.ERROR else self.refusals.lasting(self._now_ms())
+        return f"this slave does not follow its master: {why}" if why else None
 
     def _as_slave(self, wall_ms: int) -> dict[str, Any]:
         client = self.client
@@ -425,6 +440,7 @@ class Replication:
             connection = await shell.dial(host, port, lambda link: stream, _CONNECT_TIMEOUT_S)
         except (OSError, ValueError) as exc:  # ValueError: a name that is none, of a name server's choice
             client.failed(f"{address}: {getattr(exc, 'strerror', None) or exc}")
+            self.refusals.over(Conversation.HELLO)
             return
         if client is not self.client or address != self.master_ha:
             connection.close()  # the world changed meanwhile

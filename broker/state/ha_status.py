@@ -53,6 +53,8 @@ class HaStatus:
     """Why this broker must not take messages for the moment, in words."""
     quorum_missing: str | None = None
     """Which slaves an acknowledgement would wait for and are not there, in words."""
+    refused: str | None = None
+    """Why this slave does not follow its master, although that is there: one of the two refuses the other, in words."""
     notes: tuple[str, ...] = ()
     """Remarks about the group's members, a sentence each; messages are taken all the same."""
 

@@ -13,7 +13,8 @@ next census. `/livez` and `/readyz` read the pulse alone and answer while a look
 Left to others: who may be connected, how many and how long (`visitors`).
 
     /livez    200 while the loop turns, 503 when it has not for `STUCK_MS`
-    /readyz   200 while messages are taken, or would be if this were the master; else 503 with the reasons, a line each
+    /readyz   200 while messages are taken, or would be if this were the master; else 503 with the reasons, a line each.
+              503 at a slave, too, that its master refuses, or that refuses its master
     /metrics  Prometheus text, or OpenMetrics for who asks for it
 """
 

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import structlog
 
+from broker.admin.repeated import SAY_AGAIN_MS
 from ha.group.hello import EpochRequest, Hello, RangesRequest, encode
 from ropewalk.codes import RequestCode, ResponseCode
 from tests.broker.harness import InProcess, config_of, without_fsync
@@ -85,18 +86,22 @@ def test_a_refused_slave_is_one_line_with_its_address_and_the_reason(process: In
     assert "belongs to" in line["reason"]
 
 
-def test_a_peer_without_the_secret_is_one_line_however_often_it_tries(
+def test_a_peer_without_the_secret_is_one_line_in_ten_minutes_however_often_it_tries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_fsync(monkeypatch)
     with InProcess(config_of(tmp_path, ropewalkSecret="hush")) as process:
         with structlog.testing.capture_logs() as told:
-            for _ in range(20):
+            for number in range(21):
+                if number == 20:
+                    process.clock.ms += SAY_AGAIN_MS
                 body = encode(RangesRequest([]))
                 refused = process.connect().call(RequestCode.ROPEWALK_MEMBER_STATUS, {}, body)
                 assert refused.code == ResponseCode.NO_PERMISSION
-        [line] = warnings(told)
-        assert line["event"] == "no proof of ropewalkSecret" and line["peer"] and "hush" not in str(told)
+        first, again = warnings(told)
+        assert first["event"] == "no proof of ropewalkSecret" and first["peer"] and "hush" not in str(told)
+        assert "its sender has no ropewalkSecret" in first["reason"]
+        assert (first["refused"], again["refused"]) == (1, 20)
 
 
 def warnings(told: list[Any]) -> list[Any]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.codes import RequestCode
+from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.remoting import JSON, ROCKETMQ, Command, decode_frame, encode_frame
 from ropewalk.member_proof import (
@@ -280,6 +280,37 @@ def test_two_secrets_are_taken_and_the_answer_comes_under_the_one_that_was_asked
         both = answerer(SECRET, OTHER)
         old.challenged(both.challenge({}, "0.2.0").encoded())
         both.verify(old.prove(QUESTION))
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (asker(OTHER), "its ropewalkSecret differs from the one here, or it is a stranger"),
+        (asker(broker_name="broker-z"), "it is of .* of cluster .*, and the proof of broker-z of cluster"),
+    ],
+    ids=["another secret", "another group"],
+)
+def test_a_refused_asker_is_told_what_differs(one: Asker, words: str) -> None:
+    one, other = joined(one, answerer())
+    question = one.prove(QUESTION)
+    with pytest.raises(NotProven, match="of another ropewalkSecret") as refused:
+        other.verify(question)
+    remark = str(refused.value)
+    with pytest.raises(NotProven, match=words) as told:
+        one.check(question, question.reply(ResponseCode.NO_PERMISSION, remark))
+    assert f"(it says: {remark})" in str(told.value)
+
+
+def test_a_question_without_a_proof_is_told_from_one_under_another_secret() -> None:
+    _one, other = joined(asker(), answerer())
+    with pytest.raises(NotProven, match="carries no proof"):
+        other.verify(QUESTION)
+    old = answerer()
+    old.challenge({}, "0.1.0")
+    with pytest.raises(NotProven, match="carries no proof"):
+        old.verify(QUESTION)
+    with pytest.raises(NotProven, match="of another ropewalkSecret"):
+        old.verify(replace(QUESTION, ext={"proof": "0" * 64}))
 
 
 def test_an_operator_takes_the_group_from_the_member_and_a_member_does_not() -> None:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
 
@@ -23,6 +23,7 @@ from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.core.addresses import DEFAULT_NAME_SERVER
 from ropewalk.codes import Permission, ResponseCode
 from ropewalk.errors import Rejected, RopewalkError
+from ropewalk.member_proof import ProofRefused
 from ropewalk.printable import printable
 from tools.common.options import (
     Json,
@@ -34,6 +35,7 @@ from tools.common.options import (
     complete_topic,
 )
 from tools.common.output import (
+    FAILED,
     ShortenedText,
     UsageError,
     expected_errors,
@@ -221,8 +223,24 @@ def tell_skipped(admin: Admin) -> None:
         note(f"without the broker at {address}: {why}")
 
 
+def fail_in_part(reasons: Iterable[str]) -> NoReturn:
+    """End a command that is done in part: some members gave no answer, for these reasons, which are told already."""
+    if any("ropewalkSecret" in why for why in reasons):
+        note(secret_hint())
+    raise typer.Exit(FAILED)
+
+
+def secret_hint() -> str:
+    """Return the remedy where a member refuses a command for the secret of its group."""
+    if os.environ.get(SECRET_VARIABLE):
+        return f"{SECRET_VARIABLE} is set: compare it with the ropewalkSecret of that member, and those of all members"
+    return f"give the group's secret to the command in the environment: {SECRET_VARIABLE}=…"
+
+
 def admin_hint(exc: RopewalkError) -> str | None:
     """Return the remedy of an error, where an administrator has another one than a client."""
+    if isinstance(exc, ProofRefused):
+        return secret_hint()
     match exc.code:
         case ResponseCode.TOPIC_NOT_EXIST:
             return (
@@ -236,7 +254,7 @@ def admin_hint(exc: RopewalkError) -> str | None:
             )
         case ResponseCode.NO_PERMISSION:
             if "ropewalkSecret" in str(exc):
-                return f"give the group's secret to the command in the environment: {SECRET_VARIABLE}=…"
+                return secret_hint()
             return "the broker does not allow this while it runs; change its configuration and start it again"
     return None
 

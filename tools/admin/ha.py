@@ -33,6 +33,8 @@ from tools.admin.base import (
     Yes,
     administrator,
     confirm,
+    fail_in_part,
+    secret_hint,
 )
 from tools.admin.handover import Group, HandoverFailed, Members, Report
 from tools.common.interrupts import Interrupts
@@ -112,13 +114,20 @@ def status(
     timeout: Timeout = TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Show each replica: role, id, epoch, how far its log reaches, how far it is behind, and its link."""
+    """Show each replica: role, id, epoch, how far its log reaches, how far it is behind, and its link.
+
+    Exit code 1 says that a member refuses to answer, or does not.
+    """
     with _operator(name_server, timeout, as_json=as_json) as (admin, members):
         names = [broker] if broker else sorted({each.broker_name for each in admin.members()})
-        rows: list[tuple[object, ...]] = []
-        for name in names:
-            rows += status_rows(ha_operator.find_group(admin, members, name))
+        groups = [ha_operator.find_group(admin, members, name) for name in names]
+        rows = [row for group in groups for row in status_rows(group)]
         Sheet(COLUMNS, rows).show(as_json=as_json, nothing="no broker is registered")
+        silent = [
+            why for group in groups for address, why in group.silent.items() if address not in group.electing
+        ]
+        if silent:
+            fail_in_part(silent)
 
 
 def status_rows(group: Group) -> list[tuple[object, ...]]:
@@ -150,7 +159,9 @@ def status_rows(group: Group) -> list[tuple[object, ...]]:
     for address, why in sorted(group.silent.items()):
         broker_id = {member.address: member.broker_id for member in group.members()}.get(address)
         nothing = (None,) * 6
-        link = ha_operator.ELECTS if address in group.electing else f"no answer: {why}"
+        link = f"{'refuses' if address in group.refusing else 'no answer'}: {why}"
+        if address in group.electing:
+            link = ha_operator.ELECTS
         rows.append((group.broker_name, broker_id, "unknown", address, *nothing, link))
     return rows
 
@@ -480,6 +491,9 @@ def _look(
             raise
         ha_operator.refresh_group(members, group)
     known[name] = group
+    if group.refusing and not group.statuses:
+        say(name, f"not watched: {ha_operator.refused_by_all(group)}. {secret_hint()}")
+        return
     watcher.refuse_inside(group, name_server)
     if (trouble := watcher.trouble(group)) is not None:
         say(name, f"not watched: {trouble}")

@@ -89,6 +89,8 @@ class Members:
         self.timeout = timeout
         self.electing: set[str] = set()
         """The addresses of members of DLedger groups."""
+        self.refusing: set[str] = set()
+        """The addresses of members that answered the last question about their status by a refusal."""
         self._secret = secret
         self._links: dict[str, tuple[Connection, Asker]] = {}
         self._lock = threading.Lock()
@@ -181,10 +183,13 @@ class Members:
         silent: dict[str, str] = {}
 
         def ask_one(address: str) -> None:
+            self.refusing.discard(address)
             try:
                 found[address] = self.status_of(address)
             except (RopewalkError, OSError, ValueError) as exc:
                 silent[address] = str(exc)
+                if isinstance(exc, Refusal | NotProven):
+                    self.refusing.add(address)
 
         threads = [
             threading.Thread(target=ask_one, args=(address,), daemon=True) for address in set(addresses)
@@ -209,6 +214,8 @@ class Group:
     """Address -> broker id, as the name server has it."""
     electing: frozenset[str] = frozenset()
     """The addresses of members of a DLedger group, whom nobody promotes."""
+    refusing: frozenset[str] = frozenset()
+    """The addresses of those of `silent` that answer, and refuse to tell their status."""
 
     def members(self) -> list[Member]:
         """Return all members, with the ids of the group's newest policy."""
@@ -251,6 +258,7 @@ def refresh_group(members: Members, group: Group) -> None:
         }
         group.silent |= silent
         group.electing = frozenset(members.electing & group.silent.keys())
+        group.refusing = frozenset(members.refusing & group.silent.keys())
         for each in found.values():
             addresses |= {*each.policy.slaves.values(), each.master} - {""}
 
@@ -339,7 +347,7 @@ def hand_over(
                 post(handover.on_timeout())
                 continue
             if question.kind is not QuestionKind.MEMBER_STATUS:
-                event(_told(question, answer))
+                event(_told(question, answer, group.silent.get(question.address)))
             before = handover.phase
             post(handover.on_answer(question.address, question.kind, answer))
             if before is Phase.PROMOTE and handover.phase in (Phase.FOLLOW, Phase.DONE):
@@ -370,13 +378,15 @@ def _judge_order(group: Group, kind: HandoverKind, target: str, *, force: bool) 
     if group.electing:
         raise HandoverFailed(f"{group.broker_name} {ELECTS}")
     master = master_of(group)
+    if group.refusing and not group.statuses:
+        raise HandoverFailed(refused_by_all(group))
     if target:
         target = _slave_at(group, target)
     if kind is HandoverKind.SWITCH:
         if master is None:
+            gone = f". If it is gone: `ropewalk admin ha failover {group.broker_name}`"
             raise HandoverFailed(
-                f"no master of {group.broker_name} answers{_why_silent(group)}. If it is gone: `ropewalk admin ha "
-                f"failover {group.broker_name}`"
+                f"no master of {group.broker_name} answers{_why_silent(group)}{'' if group.refusing else gone}"
             )
         return master.address, target or _closest(group, master)
     if master is None:
@@ -400,15 +410,21 @@ def at_risk(group: Group, target: str = "") -> str:
     return choice.reason if choice.winner is not None else ""
 
 
+def refused_by_all(group: Group) -> str:
+    """Return in words that no member of a group answers, and that some refuse to."""
+    return f"no member of {group.broker_name} tells its status{_why_silent(group)}"
+
+
 def _why_silent(group: Group) -> str:
     reasons = "; ".join(f"{address}: {why}" for address, why in sorted(group.silent.items()))
     return f" ({reasons})" if reasons else ""
 
 
-def _told(question: Question, answer: Answer) -> str:
+def _told(question: Question, answer: Answer, silent: str | None) -> str:
+    """Return in words how a member answered; `silent`: why it told no status before."""
     if answer.status is not None:
         return f"{question.address} {question.kind.value}: yes, its log ends at {answer.status.end}"
-    return f"{question.address} {question.kind.value}: {answer.refusal or 'no answer'}"
+    return f"{question.address} {question.kind.value}: {answer.refusal or silent or 'no answer'}"
 
 
 def _answer(members: Members, group: Group, question: Question) -> Answer:
@@ -472,7 +488,9 @@ def forget_slave(members: Members, group: Group, broker_id: int) -> MemberStatus
     """Have the master strike a slave off its roll. Raises `Refusal` in the master's words."""
     master = master_of(group)
     if master is None:
-        raise HandoverFailed(f"no master of {group.broker_name} answers, and only a master has a roll")
+        raise HandoverFailed(
+            f"no master of {group.broker_name} answers, and only a master has a roll{_why_silent(group)}"
+        )
     ask = EpochRequest(group.cluster, group.broker_name, master.promised_epoch, "", broker_id)
     body = members.ask(master.address, RequestCode.ROPEWALK_FORGET_SLAVE, ask, WRITE_S)
     return decode_untrusted(MemberStatusMessage, body)

@@ -326,6 +326,7 @@ def hint_for(exc: RopewalkError) -> str | None:
     """Return the remedy of an error."""
     from ropewalk.client.blocking.simple import NoNameServer
     from ropewalk.format.kv.commands import KNOWS_NO_LEADER
+    from ropewalk.member_proof import NotProven
 
     if isinstance(exc, NoNameServer):
         return "start one with `ropewalk namesrv` or `ropewalk broker`, or name another one with -n HOST:PORT"
@@ -354,7 +355,7 @@ def hint_for(exc: RopewalkError) -> str | None:
         return "most members have to run and to hear each other: `ropewalk admin dledger status` shows them"
     if isinstance(exc, TryElsewhere):
         return "this broker cannot serve the request at the moment; its log says why"
-    if isinstance(exc, RemoteProtocolError):
+    if isinstance(exc, RemoteProtocolError) and not isinstance(exc, NotProven):
         return "is this really a RocketMQ-compatible name server or broker?"
     return None
 

@@ -27,7 +27,8 @@ to each broker that is scraped: a port that was set is never left for another.
 
 `/livez` answers 200 while the broker's loop turns. `/readyz` answers 200 while messages are taken, and 503 with the
 reasons in words otherwise: a full disk, too few slaves, a broker that starts or stops. A slave answers 200 while it
-serves, and a follower of a DLedger group while it knows a leader: they take no messages by their role.
+serves, and a follower of a DLedger group while it knows a leader: they take no messages by their role. It answers 503
+where its master refuses it, or it refuses its master, for longer than three seconds.
 
 Sixty-four connections to this port are kept at most, fewer where the limit of open files is below 1024: one more takes
 the place of the oldest, and one that asks nothing for half a minute is closed. A probe always gets in.

@@ -21,6 +21,7 @@ from broker.replication.slave.slave_broker import SlaveBroker
 from ha.group.divergence import Bytes, Compared, Extent, Finding, LogQuery, compare, sums_of, tail
 from ha.group.epochs import Epochs
 from ha.group.hello import Hello, RangesRequest, Sums, Welcome, decode_untrusted
+from ha.group.refusals import Conversation
 from ha.group.shorter_master import may_be_acknowledged, way_out
 from ropewalk.client.aio.connection import open_connection
 from ropewalk.codes import RequestCode
@@ -46,22 +47,26 @@ class SlaveHello:
 
     async def before_report(self, connection: Connection) -> None:
         """Say hello about this connection, and compare the logs. Raises OSError where the slave must not go on."""
-        address = self._broker.master_address
         try:
-            with reading_answers(address):
-                async with open_connection(address, timeout=CALL_S) as link:
-                    peer = await Peer.of(link, self._broker.trust)
-                    if peer is None:
-                        self.refuse_rocketmq(address)
-                        if not self._broker.context.store.log.segments:
-                            log.info(
-                                "a RocketMQ master gives an empty slave its newest segment only",
-                                master=address,
-                            )
-                        return
-                    await self._hello(peer, address, connection)
+            await self._say_hello(connection)
         except (RopewalkError, OSError) as exc:
+            self._broker.note_contact(Conversation.HELLO, exc)
             raise NotSame(str(exc)) from exc
+        self._broker.note_contact(Conversation.HELLO, None)
+
+    async def _say_hello(self, connection: Connection) -> None:
+        address = self._broker.master_address
+        with reading_answers(address):
+            async with open_connection(address, timeout=CALL_S) as link:
+                peer = await Peer.of(link, self._broker.trust)
+                if peer is None:
+                    self.refuse_rocketmq(address)
+                    if not self._broker.context.store.log.segments:
+                        log.info(
+                            "a RocketMQ master gives an empty slave its newest segment only", master=address
+                        )
+                    return
+                await self._hello(peer, address, connection)
 
     def refuse_rocketmq(self, address: str) -> None:
         """Raise `NotSame` where this slave follows no RocketMQ broker. With a secret, `Peer.of` has refused it."""

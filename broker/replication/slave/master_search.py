@@ -19,6 +19,7 @@ from broker.namesrv.answers import group_addresses
 from broker.replication.slave.peer import NotSame, Peer, reading_answers
 from broker.replication.slave.slave_broker import SlaveBroker
 from ha.group.hello import MemberStatusMessage
+from ha.group.refusals import Conversation
 from ha.group.roles import MASTER_ID, SLAVE, SLAVES_MAX
 from ropewalk.client.aio.connection import AsyncConnection, open_connection
 from ropewalk.codes import RequestCode, ResponseCode
@@ -158,6 +159,9 @@ class MasterSearch:
             )
         self._broker.report_trouble(_NOT_BELIEVED, why)
         self._member.note(why)
+        client = self._broker.replication.client
+        left_alone = why if client is not None and client.link is None else None
+        self._broker.note_contact(Conversation.SEARCH, NotSame(left_alone) if left_alone else None)
 
     def _id_under(self, master: MemberStatusMessage) -> int | None:
         """Return the id that the new master keeps for this broker, or the lowest that nobody has; None without any."""

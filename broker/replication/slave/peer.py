@@ -22,14 +22,24 @@ import structlog
 from broker.turns import in_turns
 from ha.group.hello import MemberStatusMessage, RangesRequest, decode_untrusted, encode
 from ropewalk.client.aio.connection import AsyncConnection
+from ropewalk.client.core.connection import Unreachable
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import OutcomeUnknown, RopewalkError
 from ropewalk.format.fastjson import FastjsonError
 from ropewalk.format.remoting import FRAME_SIZE_MAX, Command
 from ropewalk.format.sliced_json import loads_in_slices
 from ropewalk.member_proof import NONCE_SIZE, Asker
 
-__all__ = ["CALL_S", "NotSame", "Peer", "Trust", "read_answer", "reading_answers", "timer_counts"]
+__all__ = [
+    "CALL_S",
+    "NotSame",
+    "Peer",
+    "Trust",
+    "is_refusal",
+    "read_answer",
+    "reading_answers",
+    "timer_counts",
+]
 
 log = structlog.get_logger("broker.ha")
 
@@ -43,6 +53,12 @@ _told: set[tuple[str, str]] = set()
 
 class NotSame(OSError):
     """A refusal to follow this master, or to follow it now: the text says why."""
+
+
+def is_refusal(exc: Exception) -> bool:
+    """Return whether an error means that one end refuses the other, and not that an answer is missing."""
+    silent = isinstance(exc, Unreachable | OutcomeUnknown)
+    return isinstance(exc, NotSame) or (isinstance(exc, RopewalkError) and not silent)
 
 
 @contextmanager

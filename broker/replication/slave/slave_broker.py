@@ -16,7 +16,8 @@ from broker.remoting.shell import Shell
 from broker.replication.group_member import Turns
 from broker.replication.master_slave import Replication
 from broker.replication.member import HaMember
-from broker.replication.slave.peer import NotSame, Peer, Trust
+from broker.replication.slave.peer import NotSame, Peer, Trust, is_refusal
+from ha.group.refusals import Conversation
 from ha.group.roles import QuorumPolicy, RoleDecision, RoleRecord
 from ropewalk.client.core.addresses import Address, BadAddress, parse_address
 
@@ -109,6 +110,17 @@ class SlaveBroker:
         if told != trouble and now - since >= TROUBLE_S:
             self._troubles[what] = since, trouble
             log.warning(what, reason=trouble)
+
+    def note_contact(self, conversation: Conversation, exc: Exception | None) -> None:
+        """Note how a conversation with the master went: an error that is a refusal is told in `/readyz` once it lasts.
+
+        A master that does not answer refuses nobody: its slave can be promoted.
+        """
+        refusals = self.replication.refusals
+        if exc is not None and is_refusal(exc):
+            refusals.refused(conversation, str(exc), self.context.monotonic_ms())
+        else:
+            refusals.over(conversation)
 
     async def become_slave(self, epoch: int, address: str, policy: QuorumPolicy, broker_id: int = 0) -> None:
         """Follow the master of an epoch, and wait until that is on disk. Raises `NotSame` where it is refused."""

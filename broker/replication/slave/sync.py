@@ -22,6 +22,7 @@ from broker.replication.slave.rocketmq import RocketMQTables
 from broker.replication.slave.slave_broker import SlaveBroker
 from ha.group.hello import decode_untrusted
 from ha.group.metadata import SyncRequest, SyncResponse
+from ha.group.refusals import Conversation
 from ropewalk.client.aio.connection import open_connection
 from ropewalk.codes import RequestCode
 from ropewalk.errors import RopewalkError
@@ -74,6 +75,7 @@ class SlaveSync:
                         else:
                             await self._sync(peer, address)
             except (RopewalkError, OSError) as exc:
+                self._broker.note_contact(Conversation.METADATA, exc)
                 with self._broker.turn():
                     self._member.lost_contact()
                 self._broker.report_trouble(_TROUBLE, str(exc))
@@ -81,6 +83,7 @@ class SlaveSync:
             await trio.sleep(SYNC_S)
 
     def _synced(self) -> None:
+        self._broker.note_contact(Conversation.METADATA, None)
         self._broker.report_trouble(_TROUBLE, None)
 
     async def _sync(self, peer: Peer, address: str) -> None:

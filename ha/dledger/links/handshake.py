@@ -18,6 +18,7 @@ from ha.dledger.links.hello import (
     Introduction,
     IntroductionConnection,
     IntroductionFrames,
+    Proof,
     Step,
     encode,
     prove,
@@ -37,7 +38,7 @@ class Host(Protocol):
     def introduction(self, to: MemberId, kind: Link, challenge: bytes) -> Introduction:
         """Return the introduction of this member to a peer."""
 
-    def judge(self, found: Introduction, proven: bool, dialed: MemberId) -> str | None:
+    def judge(self, found: Introduction, proof: Proof, dialed: MemberId) -> str | None:
         """Return the reason in words why a peer is refused, or None; `dialed` is the member that was looked for."""
 
 
@@ -121,16 +122,15 @@ class Handshake:
             self._peers_challenge = body
             self._introduce(Step.HELLO, body, self._host.me.secret)
         elif step is (Step.WELCOME if self._dials else Step.HELLO):
-            found, secret = read_introduction(step, body, self._host.me, self._challenge)
-            proven = secret is not None
-            why = self._host.judge(found, proven, self._peer)
+            found, proof, secret = read_introduction(step, body, self._host.me, self._challenge)
+            why = self._host.judge(found, proof, self._peer)
             if why is None:
-                return self._accept(found, secret or "")
+                return self._accept(found, secret)
             # Also to an acceptor that has sent its welcome: a member that lost its store, and that all others dial,
             # would hear of it from nobody else.
             self._connection.send(encode(Step.REFUSED, why.encode()[:2048]))
             self._connection.push()
-            self._refused(why, self._peer or (found.id if proven else ""))
+            self._refused(why, self._peer or found.id)
         else:
             raise RemoteProtocolError(f"a {step.name} that nothing asked for")
         return False

@@ -30,7 +30,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from enum import IntEnum
+from enum import Enum, IntEnum
 from struct import Struct
 from typing import Final, Protocol
 
@@ -47,6 +47,7 @@ __all__ = [
     "Introduction",
     "IntroductionConnection",
     "IntroductionFrames",
+    "Proof",
     "Step",
     "encode",
     "introduction_of",
@@ -67,6 +68,14 @@ NO_MEMBER: Final = " is no member of group"
 """The words by which a refused member knows that its group works without it."""
 CAME_BACK_EMPTY: Final = " came back with an empty store"
 """The words by which a refused member knows that another one remembers a log of it."""
+
+
+class Proof(Enum):
+    """The worth of the proof in an introduction, where this member asks for one."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    MISSING = "missing"
 
 
 class IntroductionConnection(Protocol):
@@ -164,8 +173,8 @@ def prove(step: Step, introduction: Introduction, secret: str, challenge: bytes)
 
 def read_introduction(
     step: Step, data: bytes, me: Identity, challenge: bytes
-) -> tuple[Introduction, str | None]:
-    """Return an introduction, and the secret that the peer proves to know: "" where none is asked for, None for none.
+) -> tuple[Introduction, Proof, str]:
+    """Return an introduction, the worth of its proof, and the secret that is proven: "" where none is.
 
     Raises `RemoteProtocolError` for bytes that are none.
     """
@@ -178,25 +187,37 @@ def read_introduction(
     if len(introduction.challenge) != CHALLENGE_SIZE or len(introduction.incarnation) != 16:
         raise RemoteProtocolError(f"a {step.name} for a {kind.name} link without challenge or incarnation")
     if not me.secret:
-        return introduction, ""
+        return introduction, Proof.RIGHT, ""
+    if proof == _NO_PROOF:
+        return introduction, Proof.MISSING, ""
     secrets = [secret for secret in (me.secret, me.secret_also) if secret]
     right = [hmac.compare_digest(proof, _proof(secret, challenge, step, body)) for secret in secrets]
-    return introduction, secrets[right.index(True)] if any(right) else None
+    return (
+        (introduction, Proof.RIGHT, secrets[right.index(True)])
+        if any(right)
+        else (introduction, Proof.WRONG, "")
+    )
 
 
 def refusal_of(
     introduction: Introduction,
-    proven: bool,
+    proof: Proof,
     me: Identity,
     known: bytes | None,
+    *,
+    is_named: bool = True,
 ) -> str | None:
     """Return the reason why this peer has not the identity that it should have, in words for its owner, or None.
 
     `known` is the incarnation with which the member of that id was heard first; None if it never was, or was let in.
+    `is_named`: whether the id is that of a member, and no stranger's word.
     """
     here = f"{me.id} of group {me.group} in cluster {me.cluster}"
-    if not proven:
-        return f"{here} has a ropewalkSecret, and the peer has not proven that it knows it"
+    if proof is not Proof.RIGHT:
+        peer = f"the peer that says it is {introduction.id}" if is_named else "the peer"
+        wrong = f"the ropewalkSecret of {peer} differs from that of {here}"
+        missing = f"{here} has a ropewalkSecret, and {peer} has none"
+        return f"{wrong if proof is Proof.WRONG else missing}: all members of a group have the same one"
     if (introduction.cluster, introduction.group) != (me.cluster, me.group):
         return (
             f"here is {here}, and not group {introduction.group} in cluster {introduction.cluster}: "

@@ -23,6 +23,7 @@ from ha.dledger.links.hello import (
     NO_MEMBER,
     Identity,
     Introduction,
+    Proof,
     introduction_of,
     refusal_of,
     strangers_refusal,
@@ -195,12 +196,13 @@ class Peers:
         lost = to in self.readmitted
         return introduction_of(self.me, to, kind, challenge, self.book.newest, self.terms, lost=lost)
 
-    def judge(self, found: Introduction, proven: bool, dialed: MemberId) -> str | None:
+    def judge(self, found: Introduction, proof: Proof, dialed: MemberId) -> str | None:
         """Return the reason in words why a peer is refused, or None; note a newer configuration that it knows.
 
         `dialed` is the member that this one looked for; "" where the peer did the dialing.
         """
-        why = refusal_of(found, proven, self.me, self.known.get(found.id))
+        known = self.known.get(found.id)
+        why = refusal_of(found, proof, self.me, known, is_named=found.id in self.members)
         if why is None and dialed and found.id != dialed:
             why = f"{found.id} answers where dLegerPeers says that {dialed} is"
         for group, term in found.terms.items() if why is None else ():
@@ -220,7 +222,8 @@ class Peers:
             self._refused_as_stranger()
         elif why.startswith(f"{self.me.id}{CAME_BACK_EMPTY}"):
             self._refused_as_empty(peer)
-        if (status := self.status.get(peer)) is not None:
+        # Of a member that is linked, a stranger under its name tells nothing.
+        if (status := self.status.get(peer)) is not None and not (status.control and status.data):
             status.refusal = status.why = why
 
     def introduced(self, link: PeerLink, found: Introduction) -> None:

@@ -57,8 +57,8 @@ class IntroductionProbe:
             self._connection.send(prove(Step.HELLO, hello, me.secret, body))
             self._connection.push()
         elif step is Step.WELCOME:
-            found, secret = read_introduction(step, body, me, self._challenge)
-            why = refusal_of(found, secret is not None, me, None)
+            found, proof, _secret = read_introduction(step, body, me, self._challenge)
+            why = refusal_of(found, proof, me, None)
             if why is None and found.id != self._named:
                 why = f"there is {found.id}"
             self.end(why)

@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import typer
 
 from ropewalk.client.admin.results import BrokerMember, LedgerMembers, LedgerPeerStatus, LedgerStatus
 from ropewalk.client.blocking.admin import Admin
@@ -151,12 +152,15 @@ def test_a_long_reason_is_cut_in_the_table_and_whole_beneath_it(capsys: pytest.C
     admin.skipped = {}
     refused = replace(FOLLOWER, leader="", peers=(replace(PEER, id="n0", is_linked=False, why=why),))
     admin.ledger_status.return_value = (refused,)
-    status(admin, "b", as_json=False)
+    with pytest.raises(typer.Exit) as ended:
+        status(admin, "b", as_json=False)
+    assert ended.value.exit_code == 1, "n0 and n2 do not answer"
     heading, row, silent, blank, beneath, last = capsys.readouterr().out.splitlines()
     assert max(map(len, (heading, row, silent))) < 200 and row.rstrip().endswith("…")
     assert not blank and beneath.startswith("n1: knows no leader") and why in beneath
     assert last.startswith("n0: silent") and last.endswith(why)
-    status(admin, "b", as_json=True)
+    with pytest.raises(typer.Exit):
+        status(admin, "b", as_json=True)
     assert why in capsys.readouterr().out
 
 

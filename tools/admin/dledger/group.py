@@ -13,7 +13,7 @@ import typer
 from ha.dledger.links.hello import CAME_BACK_EMPTY
 from ropewalk.client.admin.results import LedgerMembers, LedgerPeerStatus, LedgerStatus
 from ropewalk.client.blocking.admin import Admin
-from tools.admin.base import Sheet, command, tell_skipped
+from tools.admin.base import Sheet, command, fail_in_part, tell_skipped
 from tools.common.options import complete_broker
 from tools.common.output import (
     UsageError,
@@ -58,8 +58,12 @@ SomeBroker = Annotated[
 
 @command(app, "status")
 def status(admin: Admin, broker: SomeBroker = None, *, as_json: bool) -> None:
-    """Show each member: role, term, how far its log reaches, what of it is committed, and its links."""
-    rows = status_rows(admin.ledger_status(broker=broker))
+    """Show each member: role, term, how far its log reaches, what of it is committed, and its links.
+
+    Exit code 1 says that a member refuses to answer, or does not.
+    """
+    found = admin.ledger_status(broker=broker)
+    rows = status_rows(found)
     nothing = "no member of a DLedger group is registered"
     if as_json:
         Sheet(COLUMNS, rows).show(as_json=True, nothing=nothing)
@@ -68,7 +72,7 @@ def status(admin: Admin, broker: SomeBroker = None, *, as_json: bool) -> None:
         long = [row for row in rows if len(str(row[-1])) > _STATE_WIDTH]
         for number, row in enumerate(long):
             print_line(f"{'' if number else chr(10)}{row[1]}: {row[-1]}")
-    tell_skipped(admin)
+    _fail_if_silent(admin, found)
 
 
 @command(app, "transfer")
@@ -125,15 +129,35 @@ def snapshot(admin: Admin, broker: SomeBroker = None, *, as_json: bool) -> None:
 
     Members make one by themselves whenever the log has grown by a segment, or by 64 MiB.
     """
-    name, _found = one_group(admin, broker)
+    name, statuses = one_group(admin, broker)
     found = admin.snapshot_tables(name)
     if as_json:
         print_json({"broker": name, "snapshots": found})
-        return
-    for member, index in sorted(found.items()):
-        print_line(
-            f"{member} has a snapshot through entry {index}" if index >= 0 else f"{member} has no snapshot"
-        )
+    else:
+        for member, index in sorted(found.items()):
+            print_line(
+                f"{member} has a snapshot through entry {index}"
+                if index >= 0
+                else f"{member} has no snapshot"
+            )
+    _fail_if_silent(admin, statuses)
+
+
+def _fail_if_silent(admin: Admin, found: tuple[LedgerStatus, ...]) -> None:
+    """End with exit code 1 where a registered member was left out, or a member of a group did not answer at all."""
+    tell_skipped(admin)
+    groups: dict[tuple[str, str], set[str]] = {}
+    for each in found:
+        groups.setdefault((each.member.broker_name, each.group), set()).update(each.members.everyone)
+    answered = {(each.member.broker_name, each.group, each.id) for each in found}
+    missing = [
+        f"{id} of {name} does not answer"
+        for (name, group), ids in sorted(groups.items())
+        for id in sorted(ids)
+        if (name, group, id) not in answered
+    ]
+    if missing or admin.skipped:
+        fail_in_part([*missing, *admin.skipped.values()])
 
 
 def one_group(admin: Admin, broker: str | None) -> tuple[str, tuple[LedgerStatus, ...]]:

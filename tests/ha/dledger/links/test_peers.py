@@ -213,19 +213,45 @@ def test_the_secret_of_a_group_is_changed_one_member_after_the_other(
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "told"), [("a", "", "acceptor"), ("a", "b", "acceptor"), ("", "b", "dialer")]
+    ("ours", "theirs", "words"),
+    [
+        (
+            "a",
+            "",
+            "n0 of group g in cluster c has a ropewalkSecret, and the peer that says it is n1 has none",
+        ),
+        ("a", "b", "the ropewalkSecret of the peer that says it is n1 differs from that of n0 of group g"),
+        (
+            "",
+            "b",
+            "n1 of group g in cluster c has a ropewalkSecret, and the peer that says it is n0 has none",
+        ),
+    ],
 )
-def test_a_member_without_the_secret_is_refused_at_either_end(ours: str, theirs: str, told: str) -> None:
+def test_a_member_without_the_secret_is_refused_and_both_ends_say_what_differs(
+    ours: str, theirs: str, words: str
+) -> None:
     dialer, acceptor = Side(changed(ME, secret=theirs)), Side(changed(PEER, secret=ours), ("n1",))
-    connect(dialer, acceptor)
+    with capture_logs() as logs:
+        connect(dialer, acceptor)
     assert ("n0", 1, Link.CONTROL, True) not in dialer.news, "the dialer never believed it"
+    assert acceptor.news == [] or not ours
     assert not acceptor.peers.link("n1", Link.CONTROL)
     assert not dialer.peers.link("n0", Link.CONTROL)
-    if told == "acceptor":
-        assert "n0 of group g in cluster c has a ropewalkSecret" in dialer.peers.status["n0"].why
-        assert acceptor.news == []
-    else:
-        assert "n1 of group g in cluster c has a ropewalkSecret" in dialer.peers.status["n0"].why
+    for side, peer in ((dialer, "n0"), (acceptor, "n1")):
+        assert words in side.peers.status[peer].refusal
+    assert sum(words in log["reason"] for log in logs) == 2, "either end has a line of it"
+
+
+def test_a_stranger_under_the_name_of_a_linked_member_leaves_no_word_about_it() -> None:
+    dialer, acceptor = Side(changed(ME, secret="s")), Side(changed(PEER, secret="s"), ("n1",))
+    for kind in Link:
+        connect(dialer, acceptor, kind)
+    connect(Side(changed(ME, secret="another")), acceptor)
+    assert acceptor.peers.status["n1"].refusal == ""
+    unknown = Side(changed(ME, id="n9", secret="another"))
+    connect(unknown, acceptor)
+    assert "differs" in unknown.peers.status["n0"].refusal and "n9" not in acceptor.peers.status
 
 
 def test_the_dialer_refuses_a_member_that_answers_at_anothers_address() -> None:
