@@ -12,7 +12,6 @@ from each address, which decides whose reports count. Both are asked for again e
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import trio
 
 from broker.discovery.route_guard import RouteGuard
 from broker.namesrv.answers import group_addresses
+from broker.namesrv.registration import crc32_in_slices
 from broker.namesrv.routes import Registration, SingleTopicRefused, TableFull
 from broker.namesrv.routes import TopicConfig as RegisteredTopic
 from broker.namesrv.server import NameServer
@@ -50,8 +50,6 @@ _LARGE: Final = 1_000
 _STEPS_AT_ONCE: Final = 2
 """Steps of a registration with the embedded name server that are taken at once: a thousand topics."""
 _DONE: Final = object()
-_CRC_STEP: Final = 256 << 10
-"""Bytes of a body that are summed before others are served."""
 _FAREWELL_S = 3.0
 """As long as other requests to a name server may take; the broker goes on serving meanwhile."""
 
@@ -147,7 +145,7 @@ class Registrar:
     def _command(self, body: bytes, crc: int) -> Command:
         ext = self._identity | {
             "compressed": "false",
-            "bodyCrc32": str(crc & 0x7FFFFFFF),
+            "bodyCrc32": str(crc),
             "enableActingMaster": "false",
         }
         return Command(RequestCode.REGISTER_BROKER, ext, body)
@@ -194,6 +192,7 @@ class Registrar:
             accepted = local.update(self._registration(topics, changed), gone, self)
         except TableFull as full:
             self._tell_refused(str(full))
+            self._told = topics, generation  # the whole table is told now and then
             return True
         if accepted is None:
             return False
@@ -321,7 +320,7 @@ class Registrar:
     async def _register_over(self, connection: AsyncConnection) -> Command:
         """Register the whole table; its text is written, and summed, between the turns of others."""
         body = await in_turns(self._topics().register_body_in_slices(self._permission()))
-        return await connection.call(self._command(body, await in_turns(_crc_of(body))), self._call_s)
+        return await connection.call(self._command(body, await in_turns(crc32_in_slices(body))), self._call_s)
 
     async def _steps_back(self, address: str, connection: AsyncConnection) -> bool:
         """Return whether another living broker has this one's place; its route is left to it as long as it lives."""
@@ -415,13 +414,3 @@ def slaves_by_ip(body: bytes) -> dict[str, int]:
     return dict(
         Counter(address.rpartition(":")[0] for broker_id, address in addresses.items() if broker_id != "0")
     )
-
-
-def _crc_of(body: bytes) -> Generator[None, None, int]:
-    """Sum a body in steps."""
-    crc, view = 0, memoryview(body)
-    for start in range(0, len(view), _CRC_STEP):
-        if start:
-            yield
-        crc = zlib.crc32(view[start : start + _CRC_STEP], crc)
-    return crc

@@ -34,6 +34,7 @@ _PLAIN_AT_ONCE_MAX = 256 << 10
 _INFLATE_STEP = 16 << 10
 """Compressed bytes of a step; they grow to `_INFLATED_STEP` at most."""
 _INFLATED_STEP = 512 << 10
+_CRC_STEP = 512 << 10
 
 _TOPIC_TEXT_MAX = 2_048
 """Bytes of a topic's text that are looked at: its name and numbers; attributes may follow."""
@@ -104,6 +105,16 @@ def registration_in_slices(body: bytes, *, compressed: bool) -> Reading:
         topics=tuple(wrapper.topic_config_table.values()),
         filter_servers=None if plain.filter_server_list is None else tuple(plain.filter_server_list),
     )
+
+
+def crc32_in_slices(body: bytes) -> Generator[None, None, int]:
+    """Sum a body as the header of its registration tells it, a slice at each step."""
+    crc, view = 0, memoryview(body)
+    for start in range(0, len(view), _CRC_STEP):
+        if start:
+            yield
+        crc = zlib.crc32(view[start : start + _CRC_STEP], crc)
+    return crc & 0x7FFFFFFF
 
 
 def _check_count(count: int) -> None:

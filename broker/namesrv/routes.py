@@ -19,14 +19,16 @@ share nothing, so every rule here decides from one registration and this memory 
   (unless the name server was told to).
 - The last address of a set takes the set's queues with it. If only the master goes, the queues stay
   readable and, where acting masters are on, lose their write permission.
-- Whoever can connect can register, so every table has a bound. A registration that would exceed one is
-  refused whole; those on record go on. Who leaves takes all that it brought along.
+- Whoever can connect can register, so every table has a bound. A broker that would exceed one is refused; of topics
+  that would, those are refused, by name, and the broker is on record with the others. Who leaves takes all that it
+  brought along.
 
 Time is handed in as milliseconds. Nothing here knows frames, sockets or JSON text.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -37,7 +39,7 @@ from msgspec import UNSET, UnsetType
 
 from broker.remoting.origins import origin_of
 from broker.state.data_version import DataVersion
-from broker.state.shares import Stranger
+from broker.state.shares import Shares, Stranger
 from ropewalk.codes import Permission, UnitSysFlag
 from ropewalk.format.names import SYNC_BROKER_MEMBER_PREFIX
 from ropewalk.format.sliced_json import finish
@@ -57,6 +59,9 @@ TOPICS_MAX = 500_000
 """Topics of all broker sets together; one that two sets serve counts twice."""
 _SHARE = 3
 """How many times as many entries as are free the brokers of one address may have, while half of a table is taken."""
+_DONE = object()
+_NAMED_MAX = 5
+"""Refused topics that an answer names."""
 
 I31 = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 """The range that Java's and Go's readers of a route accept as a count or as flags."""
@@ -163,6 +168,8 @@ class BrokerSet:
     addresses: dict[int, str] = field(default_factory=dict)
     acting_master_allowed: bool = False
     zone: str | None = None
+    clusters: set[str] = field(default_factory=set)
+    """The clusters that members have named; more than one where they disagree."""
 
     @property
     def has_master(self) -> bool:
@@ -208,6 +215,13 @@ class RouteTable:
         self._clusters: dict[str, set[str]] = {}
         self._leaving: dict[str, None] = {}
         """Names of sets that have left, and whose topics are not all dropped yet."""
+        self._wiping: dict[str, Generator[None, None, int]] = {}
+        """Names of sets without a master, and the work of taking writing away from their topics: routes show them
+        without it from the first moment."""
+        self._by_hand = Shares()
+        """Topics that were placed by hand on brokers of other addresses, and the address that did it."""
+        self._by_hand_at: Counter[str] = Counter()
+        """The number of these by broker name."""
 
     # --- a broker's life: register, refresh, leave -----------------------------------------------
 
@@ -221,11 +235,16 @@ class RouteTable:
         """Put a broker on record, or refresh it; a claim to an id that a newer epoch holds is ignored.
 
         The first step judges and puts the broker on record, further ones place its topics; a broker that leaves
-        meanwhile takes them along. Raises SingleTopicRefused or TableFull: from the first step nothing has changed.
+        meanwhile takes them along. Raises SingleTopicRefused, or TableFull: for the broker, which is not put on record
+        then, or for some of its topics. One that is on record has given a sign of life in any case.
         """
-        yield from self._purge(registration.broker_name)
         r = registration
         key = (r.cluster, r.address)
+        self.refresh(*key, now_ms)
+        yield from self._purge(r.broker_name)
+        if self._leaving and 2 * (self._entries + len(r.topics)) > TOPICS_MAX:
+            for name in tuple(self._leaving):
+                yield from self._purge(name)
         known = self._sets.get(r.broker_name)
         addresses = {
             broker_id: address
@@ -247,13 +266,11 @@ class RouteTable:
         addresses[r.broker_id] = r.address
         sets_topics = _sets_topics(r, addresses)
         self._check_room_for_broker(key, r.broker_name, peer)
-        if sets_topics:
-            yield from self._check_room_for_topics(r.broker_name, r.topics, peer)
-
         self._leave_other_set(key, r.broker_name)
         first = known is None or holder is None
         broker_set = known or self._sets.setdefault(r.broker_name, BrokerSet(r.broker_name, r.cluster))
         self._clusters.setdefault(r.cluster, set()).add(r.broker_name)
+        broker_set.clusters.add(r.cluster)
         broker_set.acting_master_allowed = bool(r.enable_acting_master)
         broker_set.zone = r.zone
         broker_set.addresses = addresses
@@ -273,9 +290,10 @@ class RouteTable:
         if sets_topics:
             changed = first or before is None or before.version != r.version
             mask = _permissions_of(r, broker_set)
-            if changed and len(r.topics) > TOPICS_PER_STEP:
+            if changed:
                 # The version is entered when all topics are: a broker that asks meanwhile registers again.
-                live.version = before.version if before is not None else DataVersion()
+                live.version = DataVersion(r.version.state_version)
+            yield from self._finish_wiping(r.broker_name)
             yield from self._set_topics(live, r.topics, mask, changed)
             live.version = r.version
         return Accepted() if r.broker_id == MASTER_ID else self._master_of(broker_set)
@@ -286,7 +304,7 @@ class RouteTable:
         """Enter the topics of a broker on record that have changed since it registered, and no others.
 
         None for a broker that has not its place here, or not over this connection: it has to register as a whole.
-        Raises TableFull: no topic has changed.
+        Raises TableFull for some of the topics.
         """
         r = registration
         live, broker_set = self._live.get((r.cluster, r.address)), self._sets.get(r.broker_name)
@@ -294,16 +312,12 @@ class RouteTable:
             return None
         if broker_set.addresses.get(r.broker_id) != r.address:
             return None
-        live.seen_ms = now_ms
+        live.seen_ms, live.version = now_ms, r.version
         if _sets_topics(r, broker_set.addresses):
-            finish(self._check_room_for_topics(r.broker_name, r.topics, peer))
-            mask = _permissions_of(r, broker_set)
-            for topic in r.topics:
-                self._put_queue(topic.topic_name, _queue_of(r.broker_name, topic, mask))
             if self.delete_missing_topics:
                 for name in gone:
                     self._drop_queue(name, r.broker_name)
-        live.version = r.version
+            finish(self._enter_topics(live, r.topics, _permissions_of(r, broker_set), changed=True))
         return Accepted() if r.broker_id == MASTER_ID else self._master_of(broker_set)
 
     def _leave_other_set(self, key: tuple[str, str], broker_name: str) -> None:
@@ -338,29 +352,22 @@ class RouteTable:
         if broker_name not in known and sum(map(len, self._clusters.values())) >= BROKERS_MAX:
             raise TableFull(f"clusters have {BROKERS_MAX} members on record, and no more may be")
 
-    def _check_room_for_topics(
-        self, broker_name: str, topics: Topics, peer: Hashable
-    ) -> Generator[None, None, None]:
-        mine = self._topics_of.get(broker_name, set())
-        after = len(topics)
-        if not self.delete_missing_topics and mine:
-            after = len(mine)
-            for count, topic in enumerate(topics, 1):
-                after += topic.topic_name not in mine
-                if count % TOPICS_PER_STEP == 0:
-                    yield
-        if after > BROKER_TOPICS_MAX:
-            raise TableFull(f"broker {broker_name} would have {after} topics, more than {BROKER_TOPICS_MAX}")
-        total = self._entries - len(mine) + after
-        if total > TOPICS_MAX:
-            raise TableFull(f"all brokers together would have {total} topics, more than {TOPICS_MAX}")
-        if isinstance(peer, Stranger) and after > len(mine) and 2 * total >= TOPICS_MAX:
-            others = set(self._brokers_from(peer)) - {broker_name}
-            held = after + sum(len(self._topics_of.get(name, ())) for name in others)
-            if held > _SHARE * (TOPICS_MAX - total):
-                raise TableFull(
-                    f"all brokers together would have {total} topics of {TOPICS_MAX}, {held} of them from this address"
-                )
+    def _room_for_topics(self, broker_name: str, peer: Hashable) -> tuple[int, str]:
+        """Return how many topics a connection may add to a broker now, and which bound leaves no more."""
+        used, mine = self._entries, len(self._topics_of.get(broker_name, ()))
+        rooms = [
+            (BROKER_TOPICS_MAX - mine, f"a broker may have {BROKER_TOPICS_MAX} topics"),
+            (TOPICS_MAX - used, f"all brokers together may have {TOPICS_MAX} topics"),
+        ]
+        if isinstance(peer, Stranger) and 2 * (used + TOPICS_PER_STEP) >= TOPICS_MAX:
+            names = set(self._brokers_from(peer))
+            own = sum(len(self._topics_of.get(name, ())) - self._by_hand_at[name] for name in names)
+            held = self._by_hand.of(peer) + own
+            free = TOPICS_MAX - used
+            share = max((TOPICS_MAX - 1) // 2 - used, (_SHARE * free - held) // (_SHARE + 1))
+            why = f"all brokers together may have {TOPICS_MAX} topics, and {held} are from this address"
+            rooms.append((share, why))
+        return min(rooms)
 
     def _set_topics(
         self, live: Live, topics: Topics, mask: int, changed: bool
@@ -368,24 +375,46 @@ class RouteTable:
         """Write down the topics of one set; an unchanged version only fills in what is missing."""
         broker_name = live.broker_name
         if self.delete_missing_topics:
-            named = {topic.topic_name for topic in topics}
+            named: set[str] = set()
+            for count, topic in enumerate(topics, 1):
+                named.add(topic.topic_name)
+                if count % TOPICS_PER_STEP == 0:
+                    yield
             for count, name in enumerate(self._topics_of.get(broker_name, set()) - named, 1):
                 self._drop_queue(name, broker_name)
                 if count % TOPICS_PER_STEP == 0:
                     yield
-        mine = self._topics_of.get(broker_name, set())
+        yield from self._enter_topics(live, topics, mask, changed=changed)
+
+    def _enter_topics(
+        self, live: Live, topics: Topics, mask: int, *, changed: bool
+    ) -> Generator[None, None, None]:
+        """Enter topics of one set as far as there is room. Raises TableFull, at the end, for the others."""
+        broker_name = live.broker_name
+        refused: list[str] = []
+        room, bound = self._room_for_topics(broker_name, live.peer)
         for count, topic in enumerate(topics, 1):
             if count % TOPICS_PER_STEP == 0:
                 yield
                 if broker_name not in self._sets or broker_name in self._leaving:
                     return  # it has left meanwhile
-                mine = self._topics_of.get(broker_name, set())
-                if self._entries > TOPICS_MAX:
-                    raise TableFull(
-                        f"all brokers together have {self._entries} topics, more than {TOPICS_MAX}"
-                    )
-            if changed or topic.topic_name not in mine:
-                self._put_queue(topic.topic_name, _queue_of(broker_name, topic, mask))
+                room, why = self._room_for_topics(broker_name, live.peer)
+                bound = bound if refused else why
+            by_broker = self._queues.get(topic.topic_name)
+            if by_broker is None or broker_name not in by_broker:
+                if room <= 0:
+                    refused.append(topic.topic_name)
+                    continue
+                room -= 1
+            elif not changed:
+                continue
+            self._put_queue(topic.topic_name, _queue_of(broker_name, topic, mask))
+        if refused:
+            listed = ", ".join(refused[:_NAMED_MAX]) + (", …" if len(refused) > _NAMED_MAX else "")
+            raise TableFull(
+                f"no room for {len(refused)} of the topics of broker {broker_name} ({listed}): {bound}. "
+                "Its other topics are registered"
+            )
 
     def _master_of(self, broker_set: BrokerSet) -> Accepted:
         address = broker_set.addresses.get(MASTER_ID)
@@ -417,19 +446,20 @@ class RouteTable:
         broker_set.addresses = {i: a for i, a in broker_set.addresses.items() if a != address}
         if not broker_set.addresses:
             del self._sets[broker_name]
-            for each in list(self._clusters):
+            self._wiping.pop(broker_name, None)
+            for each in broker_set.clusters:
                 self._leave_cluster(broker_name, each)
             if broker_name in self._topics_of:
                 self._leaving[broker_name] = None
-                self.purge()
             return
         # A member of another cluster than its set's: its cluster goes with the last one of them.
         if cluster != broker_set.cluster and not any(
             (cluster, other) in self._live for other in broker_set.addresses.values()
         ):
             self._leave_cluster(broker_name, cluster)
+            broker_set.clusters.discard(cluster)
         if broker_set.acting_master_allowed and not broker_set.has_master:
-            self.wipe_write_permission(broker_name)
+            self._wiping[broker_name] = self._change_permissions(broker_name, without_write)
 
     def _leave_cluster(self, broker_name: str, cluster: str) -> None:
         names = self._clusters.get(cluster, set())
@@ -438,9 +468,22 @@ class RouteTable:
             self._clusters.pop(cluster, None)
 
     def purge(self) -> None:
-        """Drop some topics of sets that have left, which no route shows any more; call now and then."""
+        """Drop topics of sets that have left, or take writing from those of sets without a master: a slice of them.
+
+        No route shows it any more.
+        """
         if self._leaving:
             next(self._purge(next(iter(self._leaving))), None)
+        elif self._wiping:
+            next(self._finish_wiping(next(iter(self._wiping))), None)
+
+    def _finish_wiping(self, broker_name: str) -> Generator[None, None, None]:
+        """Take writing away from the rest of the topics of a set without a master."""
+        while (steps := self._wiping.get(broker_name)) is not None:
+            if next(steps, _DONE) is _DONE:
+                self._wiping.pop(broker_name, None)
+                return
+            yield
 
     def _purge(self, broker_name: str) -> Generator[None, None, None]:
         """Drop all topics of a set that has left."""
@@ -474,7 +517,7 @@ class RouteTable:
         sets = [self._sets[name] for name in sorted(by_broker or ()) if name in self._sets]
         if not by_broker or not sets:
             return None
-        queues = [by_broker[name] for name in sorted(by_broker) if name in self._sets]
+        queues = [self._shown(by_broker[name]) for name in sorted(by_broker) if name in self._sets]
         act = self.acting_masters and not topic.startswith(SYNC_BROKER_MEMBER_PREFIX)
         shown = [self._acted(s, by_broker) if act else s.as_data() for s in sets]
         if zone is not None:
@@ -486,6 +529,11 @@ class RouteTable:
             broker_datas=shown, filter_server_table=self._filter_servers(shown), queue_datas=queues
         )
 
+    def _shown(self, queue: QueueData) -> QueueData:
+        if queue.broker_name in self._wiping:
+            return msgspec.structs.replace(queue, perm=without_write(queue.perm))
+        return queue
+
     def _filter_servers(self, shown: Iterable[BrokerData]) -> dict[str, list[str]]:
         keys = [(data.cluster, address) for data in shown for address in data.broker_addrs.values()]
         found = ((key[1], self._live.get(key)) for key in keys)
@@ -496,7 +544,7 @@ class RouteTable:
         data = broker_set.as_data()
         if broker_set.has_master or not broker_set.acting_master_allowed:
             return data
-        if by_broker[broker_set.name].perm & Permission.WRITE:
+        if self._shown(by_broker[broker_set.name]).perm & Permission.WRITE:
             return data
         lowest = min(broker_set.addresses)
         addresses = {**broker_set.addresses, MASTER_ID: broker_set.addresses[lowest]}
@@ -552,6 +600,10 @@ class RouteTable:
 
     def set_permissions(self, broker_name: str, rule: Callable[[int], int]) -> Generator[None, None, int]:
         """Change the permission of every topic of a set, a slice at each step; return the number of topics."""
+        yield from self._finish_wiping(broker_name)
+        return (yield from self._change_permissions(broker_name, rule))
+
+    def _change_permissions(self, broker_name: str, rule: Callable[[int], int]) -> Generator[None, None, int]:
         mine = list(self._topics_of.get(broker_name, ()))
         for count, topic in enumerate(mine, 1):
             by_broker = self._queues.get(topic, {})
@@ -562,21 +614,32 @@ class RouteTable:
                 yield
         return len(mine)
 
-    def register_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
-        """Place a topic on brokers by hand; on none of them if one is not on record. Raises TableFull."""
+    def register_topic(self, topic: str, queues: Iterable[QueueData], peer: Hashable = None) -> None:
+        """Place a topic on brokers by hand; on none of them if one is not on record. Raises TableFull.
+
+        On brokers that registered from elsewhere a topic counts for the address of this connection, and half of a
+        broker's places is left to the broker itself.
+        """
         by_broker = {queue.broker_name: queue for queue in queues}
         if not by_broker.keys() <= self._sets.keys():
             return
+        own = set(self._brokers_from(peer))
+        is_stranger = isinstance(peer, Stranger)
         added = [name for name in by_broker if topic not in self._topics_of.get(name, ())]
         for name in added:
-            if len(self._topics_of.get(name, ())) >= BROKER_TOPICS_MAX:
-                raise TableFull(f"broker {name} has {BROKER_TOPICS_MAX} topics, and may have no more")
-        if self._entries + len(added) > TOPICS_MAX:
-            raise TableFull(
-                f"all brokers together have {self._entries} topics of {TOPICS_MAX} that they may have"
-            )
+            total = BROKER_TOPICS_MAX if name in own or not is_stranger else BROKER_TOPICS_MAX // 2
+            if len(self._topics_of.get(name, ())) >= total:
+                raise TableFull(f"broker {name} has {total} topics, and may have no more by hand")
+        room, why = self._room_for_topics("", peer)
+        if len(added) > room:
+            raise TableFull(f"no room for topic {topic} at {len(added)} brokers: {why}")
         for queue in by_broker.values():
             self._put_queue(topic, queue)
+        if isinstance(peer, Stranger):
+            for name in added:
+                if name not in own:
+                    self._by_hand.add((topic, name), peer)
+                    self._by_hand_at[name] += 1
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, of one cluster or everywhere; it returns with a broker's next new version."""
@@ -596,10 +659,14 @@ class RouteTable:
         if by_broker is None or by_broker.pop(broker_name, None) is None:
             return
         self._entries -= 1
+        if (topic, broker_name) in self._by_hand:
+            self._by_hand.discard((topic, broker_name))
+            self._by_hand_at[broker_name] -= 1
         mine = self._topics_of[broker_name]
         mine.discard(topic)
         if not mine:
             del self._topics_of[broker_name]
+            del self._by_hand_at[broker_name]
         if not by_broker:
             del self._queues[topic]
 

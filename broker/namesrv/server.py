@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import heapq
 import re
-import zlib
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
@@ -26,7 +25,7 @@ import msgspec
 import structlog
 
 from broker.namesrv.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
-from broker.namesrv.registration import BadRegistration, registration_in_slices
+from broker.namesrv.registration import BadRegistration, crc32_in_slices, registration_in_slices
 from broker.namesrv.routes import (
     BROKERS_MAX,
     NAME_SIZE_MAX,
@@ -71,7 +70,12 @@ from ropewalk.format.sliced_json import finish, loads_at_once, loads_in_slices
 
 EXPIRE_INTERVAL_S = 5
 """Seconds between two calls of `expire`."""
+_PURGE_STEPS = 4
+_TOLD_MAX = 20
+"""Brokers that leave together and have a line of the log each."""
 FILTER_SERVERS_MAX = 100
+FILTER_SERVERS_SIZE_MAX = 4_096
+"""Characters of all filter servers of a broker: the route of a topic that a thousand brokers serve shows them all."""
 ROUTE_SIZE_MAX = 1 << 20
 """Bytes of a topic's places in a request that registers it by hand."""
 SETTINGS_SIZE_MAX = 16 << 10
@@ -177,23 +181,27 @@ class NameServer:
 
     def closed(self, peer: Hashable) -> None:
         """Forget a connection that is gone, and every broker that registered over it."""
-        for address in self.table.closed(peer):
-            log.info("broker left", address=address, reason="its connection closed")
+        _tell_left(log.info, self.table.closed(peer), "its connection closed")
 
     def expire(self) -> None:
         """Forget brokers that have been silent too long; to be called every EXPIRE_INTERVAL_S."""
-        for address in self.table.expire(self._monotonic_ms()):
-            log.warning("broker left", address=address, reason="it was silent too long")
-        self.table.purge()
+        _tell_left(log.warning, self.table.expire(self._monotonic_ms()), "it was silent too long")
+
+    def purge(self) -> None:
+        """Forget a part of the topics of brokers that have left; to be called every second."""
+        for _ in range(_PURGE_STEPS):
+            self.table.purge()
 
     # --- brokers ------------------------------------------------------------------------------------
 
     def _register(self, request: Command, peer: Hashable) -> Answer:
         header = decode_header(RegisterBrokerHeader, request.ext)
-        if header.body_crc32 and header.body_crc32 != zlib.crc32(request.body) & 0x7FFFFFFF:
-            return request.reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         _check_identity(header)
+        # Before the body is judged: a broker whose topics are too many for this table is there all the same.
+        self.table.refresh(header.cluster_name, header.broker_addr, self._monotonic_ms())
         yield
+        if header.body_crc32 and header.body_crc32 != (yield from crc32_in_slices(request.body)):
+            return request.reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         body = yield from registration_in_slices(request.body, compressed=header.compressed)
         _check_filter_servers(body.filter_servers or ())
         registration = Registration(
@@ -371,7 +379,7 @@ class NameServer:
         if isinstance(listed, list) and len(listed) > BROKERS_MAX:
             raise BadRegistration(f"{len(listed)} queueDatas; there may be {BROKERS_MAX} brokers")
         queues = msgspec.convert(listed or [], list[QueueData], strict=False)
-        self.table.register_topic(topic, queues)
+        self.table.register_topic(topic, queues, peer)
         return request.reply(ResponseCode.SUCCESS)
 
     def _wipe_write(self, request: Command, peer: Hashable) -> Answer:
@@ -438,6 +446,15 @@ class NameServer:
         return request.reply(ResponseCode.SUCCESS, body=write_properties(values).encode())
 
 
+def _tell_left(tell: Callable[..., None], addresses: list[str], reason: str) -> None:
+    """Log brokers that have left, one by one unless they are many: one connection can have brought a thousand."""
+    if len(addresses) <= _TOLD_MAX:
+        for address in addresses:
+            tell("broker left", address=address, reason=reason)
+    else:
+        tell("brokers left", count=len(addresses), addresses=addresses[:_TOLD_MAX], reason=reason)
+
+
 def _check_identity(header: RegisterBrokerHeader) -> None:
     """Judge what routes will carry to every client.
 
@@ -457,9 +474,15 @@ def _check_identity(header: RegisterBrokerHeader) -> None:
 
 
 def _check_filter_servers(servers: Sequence[str]) -> None:
-    if len(servers) > FILTER_SERVERS_MAX or any(len(server) > NAME_SIZE_MAX for server in servers):
+    size = sum(map(len, servers))
+    if (
+        len(servers) > FILTER_SERVERS_MAX
+        or size > FILTER_SERVERS_SIZE_MAX
+        or any(len(server) > NAME_SIZE_MAX for server in servers)
+    ):
         raise BadRegistration(
-            f"filterServerList has {len(servers)} entries, or long ones: {FILTER_SERVERS_MAX} may be there"
+            f"filterServerList has {len(servers)} entries of {size} characters, or long ones: {FILTER_SERVERS_MAX} may "
+            f"be there, of {FILTER_SERVERS_SIZE_MAX} characters together"
         )
 
 

@@ -364,8 +364,10 @@ class BrokerProcess:
             seconds += 1
             self.shell.sweep()
             self._budget.sweep()
-            if seconds % EXPIRE_INTERVAL_S == 0 and self.name_server is not None:
-                self.name_server.expire()
+            if self.name_server is not None:
+                self.name_server.purge()
+                if seconds % EXPIRE_INTERVAL_S == 0:
+                    self.name_server.expire()
             if seconds % 10 == 0 and not self._paused:
                 self.broker.expire_clients()
             self.shell.flush()

@@ -100,6 +100,7 @@ class NamesrvProcess:
             self.shell.sweep()
             self._budget.sweep()
             self.shell.flush()
+            self.name_server.purge()
             if seconds % EXPIRE_INTERVAL_S == 0:
                 self.name_server.expire()
 

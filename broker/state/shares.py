@@ -41,6 +41,9 @@ class Shares:
         self._makers: dict[Hashable, str] = {}
         self._counts: Counter[str] = Counter()
 
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._makers
+
     def refuses(self, by: Stranger | None, used: int, more: int = 1) -> bool:
         """Tell whether so many `more` entries are refused, where `used` are there already."""
         free = self.total - used

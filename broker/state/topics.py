@@ -50,7 +50,7 @@ _KNOWN_FIELDS = frozenset(
     )
 )
 _OF_GROUPS: Final = (names.RETRY_PREFIX, names.DLQ_PREFIX)
-CHANGES_MAX: Final = 10_000
+CHANGES_MAX: Final = 2_000
 """Changed topics that are remembered; who has heard of none of the last ones takes the whole table."""
 _NOT_BUILT = {"queue.type": "BatchCQ", "cleanup.policy": "COMPACTION"}
 
