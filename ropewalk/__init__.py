@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     )
     from ropewalk.filter.sql92.tokens import SqlSyntaxError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "Message",

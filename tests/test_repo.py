@@ -57,6 +57,17 @@ def test_the_changelog_starts_with_what_is_unreleased_or_current() -> None:
     assert headings and (headings[0] == "Unreleased" or ropewalk.__version__ in headings[0])
 
 
+def test_a_version_with_unreleased_work_is_no_released_one() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    released = [tuple(map(int, each.split()[0].split("."))) for each in headings if each != "Unreleased"]
+    base, _, suffix = ropewalk.__version__.partition(".dev")
+    if headings[0] == "Unreleased":
+        assert suffix == "0", f"{ropewalk.__version__} is, or looks like, a release that lacks what is new"
+        assert tuple(map(int, base.split("."))) > max(released)
+    else:
+        assert ropewalk.__version__ == base and released[0] == max(released)
+
+
 @pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_module_opens_with_its_law(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), "no module docstring"

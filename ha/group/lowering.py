@@ -15,7 +15,12 @@ import msgspec
 from ha.group.epochs import EpochEntry, Epochs
 from ha.group.roles import RoleRecord
 
-__all__ = ["lowered"]
+__all__ = ["highest_epoch", "lowered"]
+
+
+def highest_epoch(record: RoleRecord, epochs: Epochs) -> int:
+    """Return the highest epoch of a member: of its promise, of its role, of its log."""
+    return max(record.promised_epoch, record.leader_epoch, *(entry.epoch for entry in epochs.entries))
 
 
 def lowered(record: RoleRecord, epochs: Epochs, bound: int) -> tuple[RoleRecord, Epochs]:

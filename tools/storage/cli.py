@@ -419,7 +419,7 @@ def epoch(
     """Show the epochs of a stopped member of a group; with --lower-to mend a member that took one far too high.
 
     Safe only while every member of the group is stopped, and if each is lowered to the same epoch. Exit codes: 0 it is
-    shown or lowered, 2 the store cannot be read, a broker has it open, or the epoch is too low.
+    shown or lowered; 2 the store cannot be read, a broker has it open, or no epoch can be lowered to this one.
     """
     from tools.storage import epochs as store_epochs
 
@@ -432,8 +432,11 @@ def epoch(
     if as_json:
         print_json(found)
         return
+    if words := store_epochs.without_epochs(found):
+        print_line(words)
     for name, value in found.items():
-        print_line(f"{name:<14} {value}")
+        if name != "kind":
+            print_line(f"{name:<14} {value}")
     if lower_to is not None:
         note("lower every other member of the group to the same epoch before any of them starts")
 
