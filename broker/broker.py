@@ -45,6 +45,7 @@ from broker.rules import (
     bloom_geometry,
     placement_rules,
     read_limits,
+    retention_rules,
 )
 from broker.settings.config import BrokerConfig
 from broker.state.json_text import TextSlices
@@ -290,7 +291,12 @@ class Broker:
         self.filters.rules = FilterRules.of(config)
         self.reader.limits = read_limits(config)
         self.catch_up_pulls.share.configure(config.catch_up_read_ratio)
-        self.store.config = replace(self.store.config, flush_interval_ms=config.flush_interval_commit_log)
+        rules = retention_rules(config)
+        self.store.config = replace(
+            self.store.config, flush_interval_ms=config.flush_interval_commit_log, retention=rules
+        )
+        if self.store.upkeep.cleaner is not None:
+            self.store.upkeep.cleaner.follow_rules(rules)
         self.groups.auto_create_subscription_group = config.auto_create_subscription_group
         self.topics.rules = replace(
             self.topics.rules, auto_create_topic_enable=config.auto_create_topic_enable

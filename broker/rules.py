@@ -109,22 +109,27 @@ def store_config(config: BrokerConfig, host: bytes) -> StoreConfig:
         index=Geometry(config.max_hash_slot_num, config.max_index_num)
         if config.message_index_enable
         else None,
-        retention=RetentionRules(
-            reserved_ms=config.file_reserved_time * HOUR_MS,
-            delete_hours=delete_hours(config.delete_when),
-            max_used=config.disk_max_used_space_ratio,
-            force_used=config.disk_space_clean_forcibly_ratio,
-            warning_used=config.disk_space_warning_level_ratio,
-            force=config.clean_file_forcibly_enable,
-            batch_max=config.delete_file_batch_max,
-            interval_ms=config.clean_resource_interval,
-            log_pause_ms=config.delete_commit_log_files_interval,
-            queue_pause_ms=config.delete_consume_queue_files_interval,
-        ),
+        retention=retention_rules(config),
         delay_levels=DelayLevels(config.message_delay_level),
         checksum_block=BLOCK_SIZE,
         check_at_start=config.check_at_start_bytes,
         scrub_bytes_per_second=config.scrub_bytes_per_second,
+    )
+
+
+def retention_rules(config: BrokerConfig) -> RetentionRules:
+    """Return the rules of retention, which count until an administrator changes them."""
+    return RetentionRules(
+        reserved_ms=config.file_reserved_time * HOUR_MS,
+        delete_hours=delete_hours(config.delete_when),
+        max_used=config.disk_max_used_space_ratio,
+        force_used=config.disk_space_clean_forcibly_ratio,
+        warning_used=config.disk_space_warning_level_ratio,
+        force=config.clean_file_forcibly_enable,
+        batch_max=config.delete_file_batch_max,
+        interval_ms=config.clean_resource_interval,
+        log_pause_ms=config.delete_commit_log_files_interval,
+        queue_pause_ms=config.delete_consume_queue_files_interval,
     )
 
 

@@ -492,6 +492,16 @@ class Disk:
         size = found.f_frsize
         return Space(size * found.f_blocks, size * found.f_bfree, size * found.f_bavail)
 
+    def are_apart(self, one: Path, other: Path) -> bool:
+        """Return whether two directories, or the folders that they are to be made in, are on different file systems."""
+        devices = set()
+        for path in (one, other):
+            for folder in (path, *path.parents):
+                with contextlib.suppress(OSError):
+                    devices.add(folder.stat().st_dev)
+                    break
+        return len(devices) > 1
+
     def exists(self, path: Path) -> bool:
         return path.exists()
 

@@ -496,6 +496,15 @@ class ConsumeQueue:
         if self.min_offset >= self.tail_base:
             self.min_offset = self.find(offset)  # in memory
 
+    def files_before(self, offset: int) -> int:
+        """Return how many files would go if the log began at `offset`. Blocks; a helper thread may ask."""
+        count, written = self.file_size // ENTRY_SIZE, self.written
+        last = max(written - 1, 0)
+        if last // count * count <= self.first:
+            return 0  # it has one file, which stays
+        number = self.find_written(offset, written)
+        return max(0, min(number, last) // count * count - self.first) // count
+
     def give_up_files(self) -> tuple[int, list[Path]]:
         """Return the files that hold nothing from `min_offset` on, and how many entries; the caller removes them.
 

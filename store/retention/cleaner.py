@@ -26,12 +26,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ropewalk.format.queue_entry import ENTRY_SIZE
 from store.io.disk import Disk, Space
 from store.io.workers import Worker
 from store.log.commitlog import CommitLog
 from store.log.segment import Segment
 from store.queues.consume_queue import ConsumeQueue
-from store.retention.forced import ForcedCleaning, LogOnDisk
+from store.retention.forced import ForcedCleaning, LogOnDisk, QueueRoom
 from store.retention.rules import RetentionRules, Usage, decide, expired, forced_reason
 
 _QUEUES_AT_ONCE = 64
@@ -48,8 +49,10 @@ class _Looked:
 
     log: Space
     queues: Space
+    queue_room: QueueRoom | None
+    """Where the queues' file system is another one than the log's and the fuller: their bytes that go with segments."""
     allocated: int
-    """Where the newest file of the log ends; files are allocated ahead, on another thread than this one."""
+    """Where the newest file ends, of the log or, with `queue_room`, of all queues together; allocated ahead."""
     removable: int
     """How many segments may go at all; of the oldest of them it is known when they were written."""
     modified_ms: list[int]
@@ -87,7 +90,6 @@ class Cleaner:
         """Where the segment begins that was appended to when the directory was looked up last; -1 if there was none."""
         self._unwritable: str | None = None
         """Why nothing can be appended durably any more, or None."""
-        self._rules = rules
         self._log = log
         self._queues = queues
         self._queue_directory = queue_directory
@@ -108,6 +110,17 @@ class Cleaner:
         self._emptied: deque[ConsumeQueue] = deque()
         """Queues that may have files to remove."""
 
+    @property
+    def rules(self) -> RetentionRules:
+        """Return the rules that count now."""
+        return self.forced.rules
+
+    def follow_rules(self, rules: RetentionRules) -> None:
+        """Go by other rules from the next look on, which is due now."""
+        if rules != self.forced.rules:
+            self.forced.rules = rules
+            self._next_look_ms = 0
+
     def remove_expired(self) -> None:
         """Remove expired segments now, at any hour and in a process of any age."""
         self._asked = True
@@ -116,8 +129,8 @@ class Cleaner:
     def tick(self, flushed_offset: int) -> None:
         """Do the work that is due; call often. Segments behind `flushed_offset` are never given up."""
         now = self._now_ms()
-        if not self._looking and _due(now, self._next_look_ms, self._rules.interval_ms):
-            self._next_look_ms = now + self._rules.interval_ms
+        if not self._looking and _due(now, self._next_look_ms, self.rules.interval_ms):
+            self._next_look_ms = now + self.rules.interval_ms
             self._look(flushed_offset)
         if self._retired and not self._removing:
             self._remove_next(now)
@@ -137,15 +150,26 @@ class Cleaner:
 
     def _look_up(self, segments: list[Segment], known: list[Segment]) -> _Looked:
         """On the helper thread."""
-        log, queues = self._space(self._log.directory), self._space(self._queue_directory)
+        rules, log = self.rules, self._space(self._log.directory)
+        is_apart = self._disk.are_apart(self._log.directory, self._queue_directory)
+        queues = self._space(self._queue_directory) if is_apart else log
         names = set(self._disk.names(self._log.directory))
         allocated = max((int(name) for name in names if name.isdigit()), default=0) + self._log.segment_size
         removed = [segment for segment in known if segment.file.path.name not in names]
         modified: list[int] = []
         with contextlib.suppress(FileNotFoundError):  # removed in this moment: those before it can be judged
-            for segment in segments[: self._rules.batch_max]:
+            for segment in segments[: self.rules.batch_max]:
                 modified.append(self._disk.modified_ms(segment.file.path))
-        return _Looked(log, queues, allocated, len(segments), modified, removed)
+        room: QueueRoom | None = None
+        if is_apart and queues.used_percent > log.used_percent:
+            old = expired(rules, self._now_ms(), modified)
+            all_queues = [each for some in list(self._queues.values()) for each in list(some.values())]
+            ends = (
+                (segments[0], segments[-1], segments[old - 1] if old else None) if segments else (None,) * 3
+            )
+            room = QueueRoom(*(_bytes_before(each.end_offset, all_queues) if each else 0 for each in ends))
+            allocated = sum(map(_allocated, all_queues))
+        return _Looked(log, queues, room, allocated, len(segments), modified, removed)
 
     def _space(self, directory: Path) -> Space:
         """The file system of a directory that may not have been made yet."""
@@ -160,14 +184,15 @@ class Cleaner:
         now = self._now_ms()
         hour = time.localtime(now / 1000).tm_hour
         usage = Usage(found.log.used_percent, found.queues.used_percent)
-        decision = decide(self._rules, usage, hour, now, found.modified_ms, asked=self._asked)
+        decision = decide(self.rules, usage, hour, now, found.modified_ms, asked=self._asked)
         if (decision.refusal is None) == self._is_full:
             self._is_full = not self._is_full
             self.findings.append(decision.refusal or "there is room on the disk again: messages are taken")
-        may_remove = self._asked or _due(now, self._delete_from_ms, self._rules.first_ms)
-        pause_ms = min(_FORCED_INTERVAL_MS, self._rules.interval_ms)
+        may_remove = self._asked or _due(now, self._delete_from_ms, self.rules.first_ms)
+        pause_ms = min(_FORCED_INTERVAL_MS, self.rules.interval_ms)
         grown = found.allocated - self._allocated_before
-        is_due = grown >= self._log.segment_size or _due(now, self._next_young_ms, pause_ms)
+        is_log_grown = found.queue_room is None and grown >= self._log.segment_size
+        is_due = is_log_grown or _due(now, self._next_young_ms, pause_ms)
         may_take = may_remove and not found.removed and is_due
         takes_young = self._judge_young(found, decision.is_forced, may_take)
         stopped = self.forced.stopped
@@ -190,16 +215,19 @@ class Cleaner:
     def _judge_young(self, found: _Looked, is_forced: bool, may_remove: bool) -> bool:
         """Tell whether the oldest segment goes though it is young, by the fuller of the two file systems."""
         log = self._log
-        is_log = found.log.used_percent >= found.queues.used_percent
+        is_log = found.queue_room is None
         now = LogOnDisk(
             directory=str(log.directory if is_log else self._queue_directory),
             space=found.log if is_log else found.queues,
             segment_size=log.segment_size,
             removable=found.removable,
-            expired=expired(self._rules, self._now_ms(), found.modified_ms),
-            allocated=found.allocated if is_log else 0,
+            expired=expired(self.rules, self._now_ms(), found.modified_ms),
+            allocated=found.allocated,
             is_held=any(segment.pins for segment in self._retired),
+            queue_room=found.queue_room,
         )
+        if not is_log and (self._late or self._correcting or self._emptied):
+            may_remove = False  # queue files of the last segment are still to be removed
         takes = self.forced.judge(now, is_forced=is_forced, may_remove=may_remove)
         self.findings += self.forced.findings
         self.forced.findings.clear()
@@ -269,12 +297,12 @@ class Cleaner:
     # -- segments ------------------------------------------------------------------------------------
 
     def _remove_next(self, now: int) -> None:
-        if _due(now, self._next_removal_ms, self._rules.log_pause_ms):
+        if _due(now, self._next_removal_ms, self.rules.log_pause_ms):
             # The oldest first, and nothing before it is gone for good: a crash must not leave a gap in the log, which
             # the next start would take for a loss.
             if not self._retired[0].pins:
                 self._removing = True
-                self._next_removal_ms = now + self._rules.log_pause_ms
+                self._next_removal_ms = now + self.rules.log_pause_ms
                 self._worker.submit(partial(self._remove_segment, self._retired.popleft()), self._removed)
 
     def _remove_segment(self, segment: Segment) -> int:
@@ -313,10 +341,10 @@ class Cleaner:
             self._emptied.append(queue)
 
     def _remove_queue_files(self, now: int) -> None:
-        while self._emptied and _due(now, self._next_queue_ms, self._rules.queue_pause_ms):
+        while self._emptied and _due(now, self._next_queue_ms, self.rules.queue_pause_ms):
             entries, paths = self._emptied.popleft().give_up_files()
             if paths:
-                self._next_queue_ms = now + self._rules.queue_pause_ms
+                self._next_queue_ms = now + self.rules.queue_pause_ms
                 self._shorten(entries, paths)
 
     # -- close ---------------------------------------------------------------------------------------
@@ -327,6 +355,16 @@ class Cleaner:
         while self._retired and not self._retired[0].pins:
             self._remove_segment(self._retired.popleft())
         self._retired.clear()
+
+
+def _bytes_before(offset: int, queues: Sequence[ConsumeQueue]) -> int:
+    """Return the bytes of queue files that go when the log begins at `offset`. Blocks."""
+    return sum(queue.files_before(offset) * queue.file_size for queue in queues)
+
+
+def _allocated(queue: ConsumeQueue) -> int:
+    """Return where the newest file of a queue ends, in bytes of all entries that it ever had."""
+    return -(-queue.written * ENTRY_SIZE // queue.file_size) * queue.file_size
 
 
 def _due(now: int, at: int, interval: int) -> bool:

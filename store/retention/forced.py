@@ -10,8 +10,11 @@ Where the disk gets no room, another file takes it or a process holds the remove
 would lose it for nothing. So one segment is lost at most, and forced cleaning stops and says so. It goes on by itself
 when the room has appeared.
 
-The room of a removal is what became free plus what the log has allocated since. A decision is a pure function of the
-looks; `cleaner` carries it out.
+The room of a removal is what became free plus what was allocated since. A decision is a pure function of the looks;
+`cleaner` carries it out.
+
+Where the queues are on a file system of their own, and that is the fuller one, a segment gives it nothing but the queue
+files that go with the segment. So none goes there that would let no queue file go.
 """
 
 from __future__ import annotations
@@ -29,6 +32,18 @@ _LOOKS = 2
 
 
 @dataclass(frozen=True, slots=True)
+class QueueRoom:
+    """The bytes of queue files that go with segments of the log, on a file system that the log is not on."""
+
+    oldest: int
+    """With the oldest segment."""
+    removable: int
+    """With all that may go."""
+    expired: int
+    """With those that are expired."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogOnDisk:
     """The fuller file system, and the part of the log on it. Sizes in bytes."""
 
@@ -40,9 +55,27 @@ class LogOnDisk:
     expired: int
     """Those of them that are older than fileReservedTime: they go before any other."""
     allocated: int
-    """Where the log ends, with what is allocated ahead."""
+    """Where the log ends, with what is allocated ahead, or its queues all together: what is on this file system."""
     is_held: bool = False
     """Whether a reader of this broker still holds a segment that is to be removed."""
+    queue_room: QueueRoom | None = None
+    """None where the log is on this file system."""
+
+    @property
+    def gain(self) -> int:
+        """Return the bytes that the removal of the oldest segment gives to this file system."""
+        return self.queue_room.oldest if self.queue_room is not None else self.segment_size
+
+    @property
+    def removable_gain(self) -> int:
+        """Return the bytes that the removal of all segments gives that may go."""
+        room = self.queue_room
+        return room.removable if room is not None else self.removable * self.segment_size
+
+    @property
+    def expired_gain(self) -> int:
+        """Return the bytes that the removal of the expired segments gives."""
+        return self.queue_room.expired if self.queue_room is not None else self.expired * self.segment_size
 
 
 class ForcedCleaning:
@@ -56,12 +89,16 @@ class ForcedCleaning:
         self.removed = 0
         """How many young segments went."""
         self.findings: list[str] = []
-        self._rules = rules
-        self._level = min(rules.warning_used, rules.force_used)
+        self.rules = rules
+        """The rules that count now: an administrator may change them."""
         self._is_near = False
         self._before: LogOnDisk | None = None
         """The disk before the last removal, until its room has appeared."""
         self._looks = 0
+
+    @property
+    def _level(self) -> int:
+        return min(self.rules.warning_used, self.rules.force_used)
 
     @property
     def note(self) -> str | None:
@@ -76,11 +113,11 @@ class ForcedCleaning:
         `is_forced`: the disk is too full, and no expired segment is left. `may_remove`: the broker runs for a minute.
         """
         space = now.space
-        if not self._rules.force or space.total <= 0:
+        if not self.rules.force or space.total <= 0:
             self.room, self.stopped, self._is_near, self._before = -1.0, None, False, None
             return False
         over = space.above(self._level)
-        room = max(0, now.expired * now.segment_size - over)
+        room = max(0, now.expired_gain - over)
         self.room = room / space.for_everybody
         was_near, self._is_near = self._is_near, self.room < (_FAR if self._is_near else NEAR)
         if self._is_near and not was_near:
@@ -108,7 +145,7 @@ class ForcedCleaning:
         used, before = now.space.used_percent, self._before
         if before is not None and before.directory == now.directory:
             gained = now.space.free - before.space.free + now.allocated - before.allocated
-            if now.is_held or gained < now.segment_size // 2:
+            if now.is_held or gained < before.gain // 2:
                 self._looks += may_remove
                 if self._looks < _LOOKS:
                     return ""
@@ -121,7 +158,12 @@ class ForcedCleaning:
                     f"forced cleaning has stopped: {now.directory} is {used} % full, and the removal of the oldest "
                     f"segment gave it no room: {holder}. No other message is removed. Make room, and it goes on"
                 )
-        if over > now.removable * now.segment_size:
+        if now.gain <= 0:
+            return (
+                f"forced cleaning has stopped: {now.directory} is {used} % full, and the log is on another file "
+                f"system: with its oldest segment no queue file would go. No message is removed. Make room"
+            )
+        if over > now.removable_gain:
             return (
                 f"forced cleaning has stopped: {now.directory} is {used} % full, and to remove all {now.removable} "
                 f"segments that may go would not bring it to {self._level} %: other files fill it. No message is "
@@ -130,7 +172,7 @@ class ForcedCleaning:
         return None
 
     def _near_words(self) -> str:
-        hours = self._rules.reserved_ms / HOUR_MS
+        hours = self.rules.reserved_ms / HOUR_MS
         return (
             f"the disk has room for {self.room * 100:.1f} % more until messages younger than fileReservedTime "
             f"({hours:g} hours) are removed, the oldest first: make room, or shorten fileReservedTime"

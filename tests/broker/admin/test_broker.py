@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from broker.admin.broker import CHANGEABLE
 from broker.settings.config import keep_settings
 from broker.settings.keys import KEYS, Kind, Mark
 from ropewalk.codes import RequestCode, ResponseCode
-from tests.broker.harness import Client, InProcess, request, send_ext
+from store.retention.rules import HOUR_MS
+from tests.broker.harness import Client, InProcess, config_of, request, send_ext, without_fsync
 
 StartBroker = Callable[..., InProcess]
 
@@ -139,6 +141,32 @@ def test_a_changed_key_counts_from_the_next_request_on(running: InProcess, clien
     assert json.loads(answer.ext["version"])["counter"] == before["counter"] + 1
     assert running.broker.config.origin("maxMessageSize").startswith("administrator at 127.0.0.1:")
     assert kept == [{"maxMessageSize": "50"}]
+
+
+def test_how_long_messages_are_kept_can_be_changed_and_counts_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_fsync(monkeypatch)
+    hours = ";".join(f"{hour:02}" for hour in range(24))
+    config = config_of(
+        tmp_path, mappedFileSizeCommitLog=1 << 16, deleteWhen=hours, diskSpaceWarningLevelRatio=99
+    )
+    with InProcess(config) as running:
+        client, kept = running.connect(), list[dict[str, str]]()
+        running.broker.on_settings_changed = kept.append
+        while len(running.broker.store.log.segments) < 4:
+            assert client.send("T", bytes(9_000)).code == 0
+        cleaner = running.broker.store.upkeep.cleaner
+        assert cleaner is not None
+        running.clock.ms = time.time_ns() // 1_000_000 + 3 * HOUR_MS
+        running.tick(70_000)
+        assert running.broker.store.log.min_offset == 0, "nothing is older than 72 hours"
+        changes = "fileReservedTime=2\ncleanFileForciblyEnable=false\n"
+        assert update(client, changes).code == 0
+        assert kept == [{"fileReservedTime": "2", "cleanFileForciblyEnable": "false"}]
+        assert (cleaner.rules.reserved_ms, cleaner.rules.force) == (2 * HOUR_MS, False)
+        running.until(lambda: running.broker.store.log.min_offset > 0)
+        assert update(client, "fileReservedTime=-1\n").code == 1 and cleaner.rules.reserved_ms == 2 * HOUR_MS
 
 
 def test_automatic_creation_can_be_switched_off_and_on(running: InProcess, client: Client) -> None:

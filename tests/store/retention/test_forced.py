@@ -12,11 +12,14 @@ from ropewalk.format.index import Geometry
 from store.config import StoreConfig
 from store.io.disk import Disk, Space
 from store.message_store import MessageStore
-from store.retention.forced import ForcedCleaning, LogOnDisk
+from store.retention.cleaner import Cleaner
+from store.retention.forced import ForcedCleaning, LogOnDisk, QueueRoom
 from store.retention.rules import HOUR_MS, RetentionRules
 from tests.store import worlds
 from tests.store.worlds import SEGMENT_SIZE, put, settle, write_back
 from tests.support.waiting import until
+from tools.drill.testbed.damage import small_disk
+from tools.drill.testbed.group import CannotRun
 
 GIB = 1 << 30
 
@@ -25,11 +28,11 @@ GIB = 1 << 30
 
 
 def disk_of(
-    used: int, *, removable: int = 50, expired: int = 0, allocated: int = 0, **others: bool
+    used: int, *, removable: int = 50, expired: int = 0, allocated: int = 0, is_held: bool = False
 ) -> LogOnDisk:
     """A disk of 100 GiB of which so many are used."""
     space = Space(100 * GIB, (100 - used) * GIB, (100 - used) * GIB)
-    return LogOnDisk("/log", space, GIB, removable, expired, allocated, **others)
+    return LogOnDisk("/log", space, GIB, removable, expired, allocated, is_held)
 
 
 @pytest.fixture
@@ -108,6 +111,35 @@ def test_nothing_goes_where_all_that_may_go_would_not_be_enough(cleaning: Forced
         and "all 9 segments that may go would not bring it to 85 %" in cleaning.stopped
     )
     assert cleaning.judge(disk_of(95, removable=10), is_forced=True)
+
+
+def queues_of(used: int, *room: int, allocated: int = 0) -> LogOnDisk:
+    """The same for a file system of the queues alone, to which segments give this room."""
+    return replace(disk_of(used, allocated=allocated), directory="/queues", queue_room=QueueRoom(*room))
+
+
+def test_no_segment_goes_for_the_disk_of_the_queues_unless_queue_files_go_with_it(
+    cleaning: ForcedCleaning,
+) -> None:
+    assert not any(cleaning.judge(queues_of(95, 0, 50 * GIB, 0), is_forced=True) for _ in range(10))
+    assert cleaning.removed == 0 and cleaning.stopped is not None
+    assert "with its oldest segment no queue file would go. No message is removed" in cleaning.stopped
+    assert cleaning.judge(queues_of(95, 2 * GIB, 50 * GIB, 0), is_forced=True)
+
+
+def test_the_disk_of_the_queues_is_judged_by_the_queue_files_that_go(cleaning: ForcedCleaning) -> None:
+    assert not any(cleaning.judge(queues_of(95, GIB, 9 * GIB, 0), is_forced=True) for _ in range(10))
+    assert cleaning.stopped is not None and "would not bring it to 85 %" in cleaning.stopped
+    assert cleaning.judge(queues_of(95, GIB // 4, 10 * GIB, 0), is_forced=True)
+    half = replace(queues_of(95, GIB // 4, 10 * GIB, 0), space=Space(100 * GIB, 5 * GIB + GIB // 8, 5 * GIB))
+    assert cleaning.judge(half, is_forced=True), "the queue files that went gave their room"
+    assert not any(cleaning.judge(half, is_forced=True) for _ in range(10))
+    assert cleaning.removed == 2 and "gave it no room" in str(cleaning.stopped)
+
+
+def test_what_goes_with_expired_segments_is_room_of_the_queues_disk(cleaning: ForcedCleaning) -> None:
+    cleaning.judge(queues_of(88, GIB, 20 * GIB, 10 * GIB), is_forced=False)
+    assert cleaning.room == pytest.approx(0.07) and cleaning.note is None
 
 
 def test_a_disk_with_room_again_is_as_new(cleaning: ForcedCleaning) -> None:
@@ -289,3 +321,74 @@ def test_an_administrators_wish_takes_no_young_segment_unsaid(world: World, stor
     store.upkeep.remove_expired()
     look(world, store)
     assert world.disk.removed == []
+
+
+# --- two file systems -------------------------------------------------------------------------------
+
+
+@dataclass
+class TwoDisks(worlds.World):
+    """A store whose log and queues lie on two small file systems."""
+
+    log_directory: Path = Path()
+
+    @property
+    def config(self) -> StoreConfig:
+        rules = RetentionRules(
+            reserved_ms=72 * HOUR_MS, first_ms=0, log_pause_ms=0, queue_pause_ms=0, interval_ms=1000
+        )
+        return replace(super().config, log_directory=self.log_directory, retention=rules)
+
+
+@pytest.fixture
+def two_disks(tmp_path: Path) -> Iterator[TwoDisks]:
+    queues, log = tmp_path / "queues", tmp_path / "log"
+    try:
+        with small_disk(queues, 1 << 20), small_disk(log, 4 << 20):
+            yield TwoDisks(
+                queues / "store", segment_size=32 << 10, queue_file_size=4000, log_directory=log / "commitlog"
+            )
+    except CannotRun as exc:
+        pytest.skip(str(exc))
+
+
+@pytest.mark.parametrize("queue_file_size", [4000, 400_000], ids=["queue files go", "no queue file would go"])
+def test_a_full_disk_of_the_queues_costs_messages_only_where_queue_files_go_with_them(
+    two_disks: TwoDisks, queue_file_size: int
+) -> None:
+    two_disks.queue_file_size = queue_file_size
+    with two_disks.opened() as store:
+        while len(store.log.segments) < 12:
+            put(store, [bytes(20)] * 20)
+            settle(store)
+        write_back(store)
+        root, segments = two_disks.root.parent, len(store.log.segments)
+        disk = Disk()
+        assert disk.are_apart(root, store.log.directory)
+        with (root / "another").open("wb") as other:
+            while disk.space(root).used_percent < 88:
+                other.write(bytes(4096))
+                other.flush()
+        said: list[str] = []
+        cleaner = store.upkeep.cleaner
+        assert cleaner is not None
+        for _ in range(20):
+            two_disks.clock.ms += 2001
+            store.tick()
+
+            def rests(cleaner: Cleaner = cleaner) -> bool:
+                store.tick()
+                return not (
+                    cleaner._looking or cleaner._removing or cleaner._retired or cleaner._late or cleaner._emptied
+                    or cleaner._correcting
+                )  # fmt: skip
+
+            until(rests, turn=store.run_completions, pause_s=0.001)
+            settle(store)
+            said += store.upkeep.take_findings()
+        removed = segments - len(store.log.segments)
+        if queue_file_size > 4000:
+            assert removed == 0 and "no queue file would go. No message is removed" in "\n".join(said), said
+        else:
+            assert 2 <= removed <= 8 and disk.space(root).used_percent <= 85, (removed, said)
+            assert cleaner.forced.stopped is None and store.refusal is None

@@ -25,7 +25,6 @@ from store.message_store import MessageStore
 from store.read.reader import Reader
 from store.read.results import GetResult, GetStatus, ReadLimits
 from store.retention.cleaner import Cleaner
-from store.retention.forced import ForcedCleaning
 from store.retention.rules import HOUR_MS, Decision, RetentionRules, Usage, decide, delete_hours
 from store.write_back import WriteBack
 from tests.store import worlds
@@ -597,8 +596,7 @@ def test_a_real_small_disk_fills_refuses_reads_on_and_resumes(small_file_system:
     assert [int(body[:6]) for body in bodies(store)] == list(range(acknowledged))
     cleaner = store.upkeep.cleaner
     assert cleaner is not None
-    cleaner._rules = replace(world.rules, force=True)  # as if the operator had allowed it
-    cleaner.forced = ForcedCleaning(cleaner._rules)
+    cleaner.follow_rules(replace(world.rules, force=True))  # as an operator allows it
 
     def pass_seconds() -> None:
         world.clock.ms += 2_000
