@@ -28,6 +28,7 @@ class Admin:
 
     def __init__(self, context: AdminContext, group: GroupMember, sinks: SinkService) -> None:
         self._context = context
+        self._topics = AdminTopics(context, sinks.topic_deleted)
         self._sinks = AdminSinks(context, sinks)
         door = self._door = ProofDoor(context.broker)
         self._ledger = AdminLedger(context, door, group if isinstance(group, LedgerMember) else None)
@@ -38,7 +39,7 @@ class Admin:
     def register(self, handlers: Handlers) -> None:
         context = self._context
         for part in (
-            AdminTopics(context),
+            self._topics,
             AdminGroups(context),
             AdminOffsets(context),
             AdminRelay(context),

@@ -37,9 +37,11 @@ _MESSAGE_TYPE = "message.type"
 
 
 class AdminTopics:
-    def __init__(self, context: AdminContext) -> None:
+    def __init__(self, context: AdminContext, topic_deleted: Callable[[str], None]) -> None:
+        """`topic_deleted` is told of each topic that is deleted."""
         self._context = context
         self._broker = context.broker
+        self._topic_deleted = topic_deleted
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -179,6 +181,7 @@ class AdminTopics:
                 broker.topics.delete(name, broker.now_ms())
                 broker.offsets.remove_topic(name)
                 broker.statistics.forget_topic(name)
+                self._topic_deleted(name)
                 queues = list(broker.store.queues.get(name, {}).values())
                 broker.store.delete_topic(name, one)
                 for queue in queues:

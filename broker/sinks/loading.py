@@ -1,7 +1,8 @@
 """`SinkLoader`: reading the sinks and the rows of their open batches from the log, at a start and at a promotion.
 
     1. states   the hidden topic, from its newest table on
-    2. rows     the queues of the open sinks' topics, from where the oldest open batch began
+    2. rows     the queues of the open sinks' topics, from where the oldest open batch began, and the claims since then;
+                both are replayed in the order of the log
 
 Both are jobs of a reader thread over snapshots of queues; `step` starts each when the one before has come back. A job
 that the reader refuses, because too many wait, is started again by the next tick.
@@ -14,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from broker.sinks.records import TABLE, apply_states, tag_code_of
+from broker.sinks.records import CLAIMS, TABLE, apply_states, decode_claims, tag_code_of
 from broker.sinks.windows import Sink, SinkTable
 from ropewalk.client.core.produce.row_identity import RowIdentity, parse_identity
 from ropewalk.codes import MessageSysFlag
@@ -34,6 +35,10 @@ log = structlog.get_logger("broker.sinks")
 
 STATE_QUEUE: Final = 0
 _MARK: Final = f"{P.SINK_ROW}\x01".encode()
+
+
+_Found = tuple[int, str, RowIdentity]
+"""A row or a claim: its log offset, its topic, and which row it is."""
 
 
 class SinkLoader:
@@ -71,7 +76,7 @@ class SinkLoader:
             self.done = True
             return
         since = min(sink.since for sink in sinks)
-        topics = {topic for sink in sinks for topic in sink.topics}
+        topics = {names.SINK_TOPIC}.union(*(sink.topics for sink in sinks))
         queues = [
             (topic, queue.frozen())
             for topic in sorted(topics)
@@ -85,11 +90,11 @@ class SinkLoader:
             self._has_states, self._busy = True, False
             self._wake()
 
-    def _have_rows(self, rows: list[tuple[str, RowIdentity, int]]) -> None:
-        for topic, row, offset in rows:
+    def _have_rows(self, rows: list[_Found]) -> None:
+        for offset, topic, row in rows:
             sink = self._table.sinks.get(row.sink_id)
             if sink is not None and offset >= sink.since:
-                self._table.restore(row, topic)
+                self._table.restore(row, is_claim=topic == names.SINK_TOPIC)
         self.done = True
         self._wake()
 
@@ -104,7 +109,7 @@ def _record_at(commit_log: CommitLog, offset: int) -> bytes | None:
 
 def _read_states(queue: FrozenQueue, commit_log: CommitLog) -> dict[str, Sink]:
     """Return the sinks by the records of the hidden topic. Blocks."""
-    table = tag_code_of(TABLE)
+    table, claims = tag_code_of(TABLE), tag_code_of(CLAIMS)
     first = queue.min_offset
     for number in range(queue.readable - 1, first - 1, -1):
         if queue.read(number)[2] == table:
@@ -112,7 +117,8 @@ def _read_states(queue: FrozenQueue, commit_log: CommitLog) -> dict[str, Sink]:
             break
     sinks: dict[str, Sink] = {}
     for number in range(first, queue.readable):
-        data = _record_at(commit_log, queue.read(number)[0])
+        offset, _, tag = queue.read(number)
+        data = _record_at(commit_log, offset) if tag != claims else None
         if data is None:
             continue
         try:
@@ -122,11 +128,10 @@ def _read_states(queue: FrozenQueue, commit_log: CommitLog) -> dict[str, Sink]:
     return sinks
 
 
-def _read_rows(
-    queues: list[tuple[str, FrozenQueue]], commit_log: CommitLog, since: int
-) -> list[tuple[str, RowIdentity, int]]:
-    """Return the rows of sinks in these queues from a log offset on: topic, identity, log offset. Blocks."""
-    found = []
+def _read_rows(queues: list[tuple[str, FrozenQueue]], commit_log: CommitLog, since: int) -> list[_Found]:
+    """Return the rows and the claims of sinks in these queues from a log offset on, in the log's order. Blocks."""
+    found: list[_Found] = []
+    claims = tag_code_of(CLAIMS)
     for topic, queue in queues:
         low, high = queue.min_offset, queue.readable
         while low < high:
@@ -136,12 +141,25 @@ def _read_rows(
             else:
                 high = middle
         for number in range(low, queue.readable):
-            offset = queue.read(number)[0]
-            data = _record_at(commit_log, offset)
-            row = row_in(data) if data is not None else None
-            if row is not None:
-                found.append((topic, row, offset))
+            offset, _, tag = queue.read(number)
+            is_hidden = topic == names.SINK_TOPIC
+            data = _record_at(commit_log, offset) if tag == claims or not is_hidden else None
+            if data is None:
+                continue
+            if is_hidden:
+                found += [(offset, topic, row) for row in _claims_in(data, number)]
+            elif (row := row_in(data)) is not None:
+                found.append((offset, topic, row))
+    found.sort(key=lambda one: one[0])
     return found
+
+
+def _claims_in(record: bytes, number: int) -> list[RowIdentity]:
+    try:
+        return decode_claims(decode_record(record).body)
+    except (CorruptRecord, ValueError) as exc:
+        log.error("a record of the sinks' claims cannot be read", queue_offset=number, reason=str(exc))
+        return []
 
 
 def row_in(record: bytes) -> RowIdentity | None:

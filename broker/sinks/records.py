@@ -2,25 +2,39 @@
 
     tag S   the states of the sinks that changed
     tag T   a table of all sinks: whoever reads begins at the newest one
+    tag C   rows of an open batch that an attempt claimed: earlier attempts had stored them
 
-A body is JSON, a list of objects. Each state is whole, so a later one of the same sink replaces an earlier one, and the
-table is written again before retention takes it away. `gone` names sinks that were forgotten.
+A body of states is JSON, a list of objects. Each state is whole, so a later one of the same sink replaces an earlier
+one, and the table is written again before retention takes it away. `gone` names sinks that were forgotten. Claims are
+read from where the oldest open batch began, as its rows are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
-from broker.sinks.windows import Sink
+from broker.sinks.windows import Sink, Task
+from ropewalk.client.core.produce.row_identity import RowIdentity, Writer
 from ropewalk.format.properties import P, encode_properties, tags_code
 
-__all__ = ["CHANGE", "TABLE", "apply_states", "encode_states", "properties_of", "tag_code_of"]
+__all__ = [
+    "CHANGE",
+    "CLAIMS",
+    "TABLE",
+    "apply_states",
+    "decode_claims",
+    "encode_claims",
+    "encode_states",
+    "properties_of",
+    "tag_code_of",
+]
 
 CHANGE: Final = "S"
 TABLE: Final = "T"
+CLAIMS: Final = "C"
 
 
 class _State(msgspec.Struct, omit_defaults=True):
@@ -36,9 +50,19 @@ class _State(msgspec.Struct, omit_defaults=True):
     announced: int = 0
     is_forgotten: bool = False
     gone: bool = False
+    is_topic_gone: bool = False
+
+
+class _Claims(msgspec.Struct):
+    sink_id: str
+    query: str
+    batch: int
+    writer: tuple[int, int, int]
+    keys: list[str]
 
 
 _decode = msgspec.json.Decoder(list[_State]).decode
+_decode_claims = msgspec.json.Decoder(_Claims).decode
 
 
 def encode_states(sinks: Iterable[Sink], gone: Iterable[str] = ()) -> bytes:
@@ -56,6 +80,7 @@ def encode_states(sinks: Iterable[Sink], gone: Iterable[str] = ()) -> bytes:
             sink.touched_ms,
             sink.announced,
             sink.is_forgotten,
+            is_topic_gone=sink.is_topic_gone,
         )
         for sink in sinks
     ]
@@ -77,10 +102,26 @@ def apply_states(sinks: dict[str, Sink], body: bytes) -> None:
             state.digest,
             state.since,
             state.topics,
+            state.is_topic_gone,
             state.touched_ms,
             max(state.announced, state.epoch),
             state.is_forgotten,
         )
+
+
+def encode_claims(task: Task, keys: Sequence[bytes]) -> bytes:
+    """Encode the body of a record of claims."""
+    names = [key.decode() for key in keys]
+    return msgspec.json.encode(_Claims(task.sink_id, task.query, task.batch, task.writer, names))
+
+
+def decode_claims(body: bytes) -> list[RowIdentity]:
+    """Return the rows that a record of claims names. Raises ValueError for a body that is none of ours."""
+    claims = _decode_claims(body)
+    writer = Writer(*claims.writer)
+    return [
+        RowIdentity(claims.sink_id, claims.query, claims.batch, writer, key.encode()) for key in claims.keys
+    ]
 
 
 def properties_of(tag: str) -> bytes:

@@ -1,7 +1,8 @@
 """`SinkService`: the requests of sinks that write exactly once, and the records that make their states last.
 
     init, commit   decided by `SinkTable`, and answered when the record of the new state is as safe as a message is
-    append         the rows that the window lacks become one batch, side by side in the log, or none does
+    append         the rows that the window lacks become one batch, side by side in the log, or none does. Rows that
+                   an earlier attempt stored are claimed, by a record in front of the batch
 
 An answer to an append waits for all that is in the log, also where nothing was appended: the rows that were known may
 have come a moment ago, and a sink counts on them. Until the log has been read, after a start or a promotion, sinks are
@@ -10,7 +11,8 @@ told to come back. A slave serves none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -20,9 +22,26 @@ from broker.produce.send import SendProcessor
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Request, Session
 from broker.sinks.loading import STATE_QUEUE, SinkLoader
-from broker.sinks.records import CHANGE, TABLE, encode_states, properties_of, tag_code_of
-from broker.sinks.windows import Fenced, Sink, SinkTable, Task, TooManyRows, WrongCount, WrongQuery
-from ropewalk.client.core.produce.row_identity import check_sink_id, key_of, row_prefix
+from broker.sinks.records import (
+    CHANGE,
+    CLAIMS,
+    TABLE,
+    encode_claims,
+    encode_states,
+    properties_of,
+    tag_code_of,
+)
+from broker.sinks.windows import (
+    Fenced,
+    Sink,
+    SinkTable,
+    Task,
+    TooManyRows,
+    WrongBatch,
+    WrongCount,
+    WrongOwner,
+)
+from ropewalk.client.core.produce.row_identity import KEY_VERSION, check_sink_id, key_of, row_prefix
 from ropewalk.codes import ResponseCode
 from ropewalk.format import names
 from ropewalk.format.headers import (
@@ -42,6 +61,10 @@ __all__ = ["SinkService"]
 
 log = structlog.get_logger("broker.sinks")
 
+_EARLIER_WRITER: Final = (
+    "this writer is of version 0.1 of Ropewalk, which knows rows by their task: give Spark's driver and workers the "
+    "version of the brokers. Let the query end its batch with version 0.1 of both first"
+)
 TABLE_EVERY: Final = 1000
 """Records of single states behind a table, before it is written again."""
 TABLE_AGE_PART: Final = 8
@@ -78,6 +101,8 @@ class SinkService:
         """Whether the sinks and the rows of their open batches are known."""
         self._records = 0
         self._table_ms = 0
+        self._deleted_topics: list[str] = []
+        """Topics that were deleted while the sinks were being read."""
         self._unsaved: set[str] = set()
         """Sinks whose newest state found no room on the disk; it is written with the next request."""
 
@@ -104,6 +129,9 @@ class SinkService:
             return
         self._loader, self.is_loaded = None, True
         self._records, self._table_ms = 0, 0
+        deleted, self._deleted_topics = self._deleted_topics, []
+        for topic in deleted:
+            self.topic_deleted(topic)
         for sink in self.table.sinks.values():
             log.info("a sink is known", sink=sink.sink_id, epoch=sink.epoch, rows_of_open_batch=sink.rows)
 
@@ -126,7 +154,8 @@ class SinkService:
             log.info("sinks that were idle for long are forgotten", sinks=gone)
         age_max = max(config.file_reserved_time, 1) * HOUR_MS // TABLE_AGE_PART
         if gone or self._records >= TABLE_EVERY or now - self._table_ms > age_max:
-            self._append(TABLE, self.table.sinks.values())
+            with contextlib.suppress(RequestRefused):  # the table is written when there is room again
+                self._append_record(TABLE, encode_states(self.table.sinks.values()), "table")
             self._records, self._table_ms = 0, now
 
     # -- requests ------------------------------------------------------------------------------------
@@ -138,14 +167,24 @@ class SinkService:
             self._check(header.sink_id)
             if (reason := names.check_topic(header.topic)) is not None:
                 raise RequestRefused(ResponseCode.INVALID_PARAMETER, reason)
+            if header.key_version != KEY_VERSION:
+                raise RequestRefused(ResponseCode.INVALID_PARAMETER, _EARLIER_WRITER)
             store = self._context.store
             now = self._context.now_ms()
             sink = self.table.init(header.sink_id, header.topic, header.brokers, store.log.end_offset, now)
             self._append_change(sink)
+        except WrongOwner as exc:
+            self._refuse_owner(session, request, str(exc))
+            return
+        except WrongBatch as exc:
+            session.answer(request, ResponseCode.ILLEGAL_OPERATION, str(exc))
+            return
         except RequestRefused as exc:
             session.answer(request, exc.code, exc.remark)
             return
-        state = SinkStateHeader(sink.announced, sink.query, sink.batch, sink.digest, sink.brokers, sink.owner)
+        state = SinkStateHeader(
+            sink.announced, sink.query, sink.batch, sink.digest, sink.brokers, sink.owner, KEY_VERSION
+        )
         self._owe(session, request, encode_header(state))
 
     def append(self, session: Session, request: Request) -> None:
@@ -164,8 +203,8 @@ class SinkService:
             answer = self._append_rows(session, request.body, header, task)
         except Fenced as exc:
             self._fence(session, request, str(exc))
-        except WrongQuery as exc:
-            self._refuse_query(session, request, str(exc))
+        except WrongOwner as exc:
+            self._refuse_owner(session, request, str(exc))
         except TooManyRows as exc:
             session.answer(request, ResponseCode.MESSAGE_ILLEGAL, str(exc))
         except RequestRefused as exc:
@@ -190,6 +229,7 @@ class SinkService:
                 header.query,
                 header.batch,
                 header.rows,
+                header.topic,
                 header.digest,
                 header.brokers,
                 self._context.now_ms(),
@@ -198,8 +238,8 @@ class SinkService:
                 self._append_change(self.table.sinks[header.sink_id])
         except Fenced as exc:
             self._fence(session, request, str(exc))
-        except WrongQuery as exc:
-            self._refuse_query(session, request, str(exc))
+        except WrongOwner as exc:
+            self._refuse_owner(session, request, str(exc))
         except WrongCount as exc:
             session.answer(request, ResponseCode.ILLEGAL_OPERATION, str(exc))
         except RequestRefused as exc:
@@ -215,6 +255,17 @@ class SinkService:
             return False
         self._append_change(sink)
         return True
+
+    def topic_deleted(self, topic: str) -> None:
+        """Note that a topic was deleted: one of its name that is made later is another one."""
+        if self._loader is not None:
+            self._deleted_topics.append(topic)
+            return
+        for sink in self.table.topic_deleted(topic):
+            try:
+                self._append_change(sink)
+            except RequestRefused as exc:  # stored with the sink's next request
+                log.warning("a sink's state was not stored", sink=sink.sink_id, reason=exc.remark)
 
     def check_serving(self) -> None:
         """Raise `RequestRefused` where the sinks are not known at the moment."""
@@ -240,14 +291,14 @@ class SinkService:
     ) -> SinkAppendedHeader:
         self._check(header.sink_id)
         rows = self._sends.batches.admit_rows(session, header, body)
-        prefix = row_prefix(task.sink_id, task.query, task.batch, task.partition)
+        prefix = row_prefix(task.sink_id, task.query, task.batch, task.writer)
         keys: list[bytes] = []
         for properties in rows.properties:
             key = key_of(properties, prefix)
             if key is None:
                 raise RequestRefused(
                     ResponseCode.MESSAGE_ILLEGAL,
-                    f"row {len(keys)} does not end in the property RW_SINK of its task",
+                    f"row {len(keys)} does not end in the property RW_SINK of its attempt",
                 )
             keys.append(key)
         if len(set(keys)) != len(keys):
@@ -255,11 +306,15 @@ class SinkService:
         log_end, now = self._context.store.log.end_offset, self._context.now_ms()
         if self.table.admit(task, log_end, now) or task.sink_id in self._unsaved:
             self._append_change(self.table.sinks[task.sink_id])
-        missing = self.table.missing(task, keys)
-        new = keys if missing is None else [keys[index] for index in missing]
+        matched = self.table.match(task, keys)
+        if matched.claimed:
+            claimed = [keys[index] for index in matched.claimed]
+            self._append_record(CLAIMS, encode_claims(task, claimed), "claims")
+            self.table.claim(task, claimed)
+        new = keys if matched.new is None else [keys[index] for index in matched.new]
         queue_offset = -1
         if new:
-            queue_offset = self._sends.batches.put_rows(session, rows, missing)
+            queue_offset = self._sends.batches.put_rows(session, rows, matched.new)
             self.table.stored(task, new)
         self.appended += len(new)
         self.known += len(keys) - len(new)
@@ -270,8 +325,8 @@ class SinkService:
         log.warning("a request of a sink is fenced", reason=reason, peer="{}:{}".format(*session.link.peer))
         session.answer(request, ResponseCode.ILLEGAL_OPERATION, reason)
 
-    def _refuse_query(self, session: Session, request: Request, reason: str) -> None:
-        log.warning("a query is refused by a sink", reason=reason, peer="{}:{}".format(*session.link.peer))
+    def _refuse_owner(self, session: Session, request: Request, reason: str) -> None:
+        log.warning("a write is refused by a sink", reason=reason, peer="{}:{}".format(*session.link.peer))
         session.answer(request, ResponseCode.ILLEGAL_OPERATION, reason)
 
     def _owe(self, session: Session, request: Request, ext: dict[str, str], *, waits: bool = True) -> None:
@@ -282,24 +337,20 @@ class SinkService:
 
     def _append_change(self, sink: Sink) -> None:
         self._unsaved.add(sink.sink_id)
-        if not self._append(CHANGE, (sink,)):
-            raise RequestRefused(
-                ResponseCode.SERVICE_NOT_AVAILABLE, "the disk is full, the sink's state was not stored"
-            )
+        self._append_record(CHANGE, encode_states((sink,)), "state")
+        self._records += 1
         self._unsaved.discard(sink.sink_id)
 
-    def _append(self, tag: str, sinks: Iterable[Sink], gone: Iterable[str] = ()) -> bool:
-        """Append a record of states, and return whether there was room."""
+    def _append_record(self, tag: str, body: bytes, what: str) -> None:
+        """Append a record to the hidden topic. Raises `RequestRefused` where the disk is full."""
         context = self._context
         store = context.store
         queue = store.queue(names.SINK_TOPIC, STATE_QUEUE)
-        body = encode_states(sinks, gone)
         message: Message = (
             queue, body, properties_of(tag), 0, 0, context.now_ms(), 0, 0, tag_code_of(tag)
         )  # fmt: skip
-        stored = store.put([message], store.config.store_host)
-        if not stored:
-            return False
-        self._records += 1
+        if not store.put([message], store.config.store_host):
+            raise RequestRefused(
+                ResponseCode.SERVICE_NOT_AVAILABLE, f"the disk is full, the sink's {what} was not stored"
+            )
         context.statistics.put(queue.topic, store.now, 1, store.sizes[0], sizes=store.sizes)
-        return True

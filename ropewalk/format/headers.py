@@ -277,6 +277,8 @@ class SinkInitHeader(msgspec.Struct, rename="camel"):
     sink_id: str
     topic: str
     brokers: str = ""
+    key_version: I32 = 1
+    """The kind of keys that the writer's rows have (`row_identity.KEY_VERSION`)."""
 
 
 class SinkStateHeader(msgspec.Struct, rename="camel"):
@@ -288,6 +290,7 @@ class SinkStateHeader(msgspec.Struct, rename="camel"):
     digest: str = ""
     brokers: str = ""
     owner: str = ""
+    key_version: I32 = 1
 
 
 class SinkAppendHeader(msgspec.Struct, rename="camel"):

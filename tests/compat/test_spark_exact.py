@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ropewalk.client.blocking.admin import Admin
-from ropewalk.spark.sink.exact import TaskIdentity
 from ropewalk.spark.sink.reading_back import ReadingBackSender
 from ropewalk.spark.sink.routes import WriteFailed
+from ropewalk.spark.sink.run import TaskIdentity
 from ropewalk.spark.sink.writer import sender_of
 from tests.compat.conftest import Server
 from tests.spark.sink.exact_tasks import begin, bodies, commit, options_of, write

@@ -4,9 +4,13 @@
     tasks      `Run` travels to them; each row has a key (`row_keys`), which is the same whenever its task is repeated
     commit     after all of them: the batch is complete, at every broker
 
-Two ways, and the brokers decide which. Ropewalk's append a row only if its key is not known, and fence what is late
-(`idempotent`). Apache RocketMQ's store all they are sent, so tasks read back what earlier attempts of theirs stored
-(`resume`): that leaves one gap, an executor that is cut off and goes on sending after its successor has read.
+Spark cuts a batch that is repeated into other tasks as it likes. So rows are known by their content and by how many
+equal ones there are in the whole batch.
+
+Two ways, and the brokers decide which. Ropewalk's append a row only if none of its content is left of earlier attempts,
+and fence what is late (`idempotent`). Apache RocketMQ's store all they are sent, so tasks read back what is stored
+(`resume`): rows that an earlier run of the batch stored are held back by all tasks alike, and the commit counts them.
+That leaves one gap, an executor that is cut off and goes on sending after its successor has read.
 
 Rows are spread over brokers by their content, so the list of brokers must not change while a batch is open. It is kept
 at each of them, and a broker of the list that is not there is waited for. The list grows in `commit`, new brokers
@@ -18,14 +22,15 @@ brokers compare how many rows they have; a difference says that the plan is not 
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.messages import SEND_STATUSES, command_of
-from ropewalk.client.core.produce.row_identity import BATCH_WRITE, foreign_query_reason
+from ropewalk.client.core.produce.row_identity import BATCH_WRITE, KEY_VERSION
 from ropewalk.client.core.routes import TopicRoute
 from ropewalk.client.core.steps import answer_header, require_success
 from ropewalk.codes import RequestCode, ResponseCode
@@ -35,14 +40,17 @@ from ropewalk.format.remoting import Command
 from ropewalk.spark.live.cluster import ConnectionCache
 from ropewalk.spark.log import log
 from ropewalk.spark.options import Options
-from ropewalk.spark.sink.resume import Anchors, commit_anchors, digest_number, group_of, read_anchors
+from ropewalk.spark.sink.reading_back import COPIES_PARTITION, ReadingBackSender
+from ropewalk.spark.sink.resume import commit_anchors, create_anchors, digest_number, read_anchors
 from ropewalk.spark.sink.routes import TopicRoutes, WriteFailed
 from ropewalk.spark.sink.row_keys import RowDigest
+from ropewalk.spark.sink.run import Committed, Run, TaskIdentity, TaskResult
 
 __all__ = ["Committed", "Run", "SinkDriver", "TaskIdentity", "TaskResult"]
 
 
 _RETRY_S = 0.2
+_NUMBER_BITS = 48
 _REGISTRATION_S = 2.0
 """After so long a topic that was created is known to the name servers."""
 _MOMENTARY = (Unreachable, OutcomeUnknown, TryLater, TryElsewhere)
@@ -50,81 +58,6 @@ _said: set[tuple[str, bool]] = set()
 """Sinks whose way was told by this process."""
 
 T = TypeVar("T")
-
-
-class TaskIdentity(NamedTuple):
-    """A task, as Spark names it in each of its attempts."""
-
-    query: str
-    """The first characters of the query's id, which its checkpoint keeps; BATCH_WRITE for a batch write."""
-    batch: int
-    partition: int
-    attempt: int = 0
-    """Rises with each attempt of the same driver."""
-    retries: int = 0
-    """How often this task has failed in this run."""
-
-
-class Committed(NamedTuple):
-    """The batch that a broker knows as committed."""
-
-    query: str = ""
-    batch: int = -1
-    digest: str = ""
-
-    def covers(self, query: str, batch: int) -> bool:
-        """Return whether a batch is over at this broker."""
-        return query == self.query and batch <= self.batch
-
-
-@dataclass(frozen=True)
-class Run:
-    """The findings of a driver before a batch; travels to tasks."""
-
-    sink_id: str
-    topic: str
-    brokers: tuple[str, ...]
-    """The brokers that rows are spread over, in their order."""
-    epochs: Mapping[str, int] = field(default_factory=dict)
-    committed: Mapping[str, Committed] = field(default_factory=dict)
-    owners: tuple[str, ...] = ()
-    """The queries that the sink belongs to, by what brokers say: usually one, or none yet."""
-    anchors: Anchors | None = None
-    """Where tasks read back from; None where brokers compare keys."""
-
-    def check_query(self, query: str) -> None:
-        """Reject another query than the one that the sink belongs to. Raises WriteFailed."""
-        for owner in self.owners:
-            if (reason := foreign_query_reason(self.sink_id, owner, query)) is not None:
-                raise WriteFailed(reason)
-        if self.anchors is not None and self.anchors.are_of_another_query(query):
-            raise WriteFailed(
-                f"sink {self.sink_id} belongs to another query, whose batches it committed: this one has not the "
-                f"checkpoint of before, and every row of it would be written again. Nothing of it was stored. Either "
-                f"start with the old checkpoint, give option sinkId a new name, or delete the consumer group "
-                f"{group_of(self.sink_id)} with its offsets, which has the sink forgotten"
-            )
-
-    def finished_brokers(self, query: str, batch: int) -> frozenset[str]:
-        """Return the brokers at which this batch is over."""
-        return frozenset(
-            name for name in self.brokers if self.committed.get(name, Committed()).covers(query, batch)
-        )
-
-
-@dataclass
-class TaskResult:
-    """The outcome of one task, as its commit message carries it."""
-
-    run: Run
-    identity: TaskIdentity
-    rows: int
-    total: int
-    """The number of rows of the task, and the sum of their digests."""
-    by_broker: Mapping[str, int]
-    """How many of them each broker has."""
-    ends: Mapping[tuple[str, int], int]
-    """For each (broker, queue) with rows of the task, the offset behind the last."""
 
 
 class SinkDriver:
@@ -137,8 +70,11 @@ class SinkDriver:
         is_new: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        draw: Callable[[int], int] = secrets.randbits,
     ) -> None:
-        """`is_new`: no batch was written yet, so a topic without a route does not exist, and is not away."""
+        """`draw(n)` returns n random bits.
+
+        `is_new`: no batch was written yet, so a topic without a route does not exist, and is not away."""
         assert options.sink_id is not None
         self._options = options
         self._sink_id = options.sink_id
@@ -149,6 +85,7 @@ class SinkDriver:
         self._is_new = is_new
         self._monotonic = monotonic
         self._sleep = sleep
+        self._draw = draw
         self._missing_since: float | None = None
 
     def close(self) -> None:
@@ -205,17 +142,24 @@ class SinkDriver:
             {name: state.epoch for name, state in states.items()},
             {name: Committed(state.query, state.batch, state.digest) for name, state in states.items()},
             tuple(sorted({state.owner for state in states.values()} - {""})),
+            number=self._draw(_NUMBER_BITS),
         )
 
     def _init(self, route: TopicRoute, name: str, brokers: str) -> SinkStateHeader | None:
         """Begin an epoch at one broker; None where it knows no sinks."""
-        header = SinkInitHeader(self._sink_id, self._topic, brokers)
+        header = SinkInitHeader(self._sink_id, self._topic, brokers, KEY_VERSION)
         answer = self._links.call_all(
             _master(route, name), [command_of(RequestCode.ROPEWALK_SINK_INIT, header)]
         )[0]
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
-        return answer_header(SinkStateHeader, self._require_stored(answer))
+        state = answer_header(SinkStateHeader, self._require_stored(answer))
+        if state.key_version != KEY_VERSION:
+            raise WriteFailed(
+                f"broker {name} is of version 0.1 of Ropewalk, which knows rows by their task: give it this version. "
+                f"Let the query end its batch with version 0.1 of both first. Nothing was stored"
+            )
+        return state
 
     def _require_stored(self, answer: Command) -> Command:
         """Return an answer that counts as stored; with requireReplication=false also one with a reservation."""
@@ -234,7 +178,9 @@ class SinkDriver:
         anchors = read_anchors(self._links, self._sink_id, self._topic, addresses, queues)
         if not anchors.covers_brokers(names):
             raise Unreachable(self._missing((), names))
-        return Run(self._sink_id, self._topic, names, anchors=anchors)
+        anchors.check_topic(self._sink_id)
+        anchors = create_anchors(self._links, anchors, self._sink_id, addresses)
+        return Run(self._sink_id, self._topic, names, anchors=anchors, number=self._draw(_NUMBER_BITS))
 
     def _route(self) -> TopicRoute:
         route = self._routes.existing(self._topic)
@@ -284,6 +230,8 @@ class SinkDriver:
             known = run.anchors.committed_digest(query, batch)
             if known not in (None, -1, digest_number(digest)):
                 raise WriteFailed(self._other_rows(query, batch))
+            if known is None:
+                self._settle(results, ends)
             addresses = {name: _master(route, name) for name in run.brokers}
             commit_anchors(self._links, run.anchors, self._sink_id, addresses, query, batch, digest, ends)
             return
@@ -308,6 +256,36 @@ class SinkDriver:
             self._require_stored(self._links.call_all(_master(route, name), [command])[0])
         if is_repeated:  # which wrote nothing, and now is closed whatever it was
             self._compare(run, finished, query, batch, str(digest))
+
+    def _settle(self, results: list[TaskResult], ends: dict[tuple[str, int], int]) -> None:
+        """Compare the rows that tasks held back with those that earlier runs stored; send equal rows that are missing.
+
+        Raises WriteFailed.
+        """
+        run, task = results[0].run, results[0].identity
+        assert run.anchors is not None
+        if not run.anchors.has_rows:
+            return
+        held: Counter[bytes] = Counter()
+        for result in results:
+            held.update(result.held)
+        copies = TaskIdentity(task.query, task.batch, COPIES_PARTITION)
+        sender = ReadingBackSender(self._options, run, copies, monotonic=self._monotonic, sleep=self._sleep)
+        try:
+            stored = sender.stored_before()
+            left = sum(max(len(places) - held[content], 0) for content, places in stored.items())
+            if left:
+                raise WriteFailed(
+                    f"{left} rows of batch {task.batch} of sink {self._sink_id} were stored by an earlier run, and "
+                    f"this one has none like them: the plan is not deterministic (rand(), uuid() and the like)"
+                )
+            for content, count in held.items():
+                sender.copy(stored[content][0], count - len(stored[content]))
+            sender.finish()
+            for key, end in sender.result().ends.items():
+                ends[key] = max(end, ends.get(key, 0))
+        finally:
+            sender.close()
 
     def _compare(self, run: Run, finished: Iterable[str], query: str, batch: int, digest: str) -> None:
         """Compare the rows with those of the commit before. Raises WriteFailed."""

@@ -1,5 +1,7 @@
 """Exactly once by Ropewalk's brokers: they append a row only if they do not know its key (codes 30030 to 30032).
 
+The broker finds out which rows earlier attempts stored, whichever tasks had them (`broker.sinks.windows`).
+
 A request without an answer is simply sent again. So is one that was stored on one machine only where replication is
 required: the broker knows the rows, and answers again when its slave has them.
 """
@@ -36,7 +38,7 @@ class IdempotentSender(KeyedSender):
             PRODUCER_GROUP,
         )
         command = command_of(RequestCode.ROPEWALK_SINK_APPEND, header)
-        command.body = self._encode(target.sending)
+        command.body = self._encode(target)
         return command
 
     def _record_stored(self, target: Target, answer: Command) -> None:

@@ -11,14 +11,15 @@ from typing import Any, Final
 
 from ropewalk.client.core.messages import message_properties
 from ropewalk.client.core.produce.choice import queue_of_group
+from ropewalk.client.core.produce.row_identity import Writer, row_prefix
 from ropewalk.client.core.routes import Queue
 from ropewalk.format.batch import encode_batch
 from ropewalk.spark.options import Options
-from ropewalk.spark.sink.exact import Run, TaskIdentity, TaskResult
 from ropewalk.spark.sink.routes import WriteFailed
 from ropewalk.spark.sink.row_keys import RowKeys
 from ropewalk.spark.sink.rows import Outgoing, RowRefused
-from ropewalk.spark.sink.send import Sender
+from ropewalk.spark.sink.run import Run, TaskIdentity, TaskResult
+from ropewalk.spark.sink.send import Sender, Target
 
 __all__ = ["KeyedSender"]
 
@@ -33,7 +34,8 @@ class KeyedSender(Sender):
         super().__init__(options, **more)
         self._run = run
         self._identity = identity
-        self._row_keys = RowKeys(run.sink_id, identity.query, identity.batch, identity.partition)
+        self._row_keys = RowKeys(run.sink_id, identity.query, identity.batch, run.number, identity.partition)
+        self._prefixes: dict[str, bytes] = {}
         self._finished = run.finished_brokers(identity.query, identity.batch)
         self._by_broker: dict[str, int] = {}
         self._queues_of: dict[str, list[Queue]] = {}
@@ -44,7 +46,7 @@ class KeyedSender(Sender):
             raise RowRefused(
                 "delivery=exactly-once takes no delayed rows: they would reach their queue later"
             )
-        row.digest = self._row_keys.digest_of(row)
+        self._row_keys.number(row)
         if self._finished and self._queue(row).broker_name in self._finished:
             self.sent.known += 1
         elif self._is_new(row):
@@ -62,16 +64,22 @@ class KeyedSender(Sender):
     def _count_broker(self, name: str, rows: int) -> None:
         self._by_broker[name] = self._by_broker.get(name, 0) + rows
 
-    def _encode(self, rows: list[Outgoing]) -> bytes:
+    def _encode(self, target: Target) -> bytes:
         """Return the body of a batch of rows, each with its key as its last property."""
-        keys = self._row_keys
+        keys, broker = self._row_keys, target.queue.broker_name
+        prefix = self._prefixes.get(broker)
+        if prefix is None:
+            run, task = self._run, self._identity
+            writer = Writer(run.epochs.get(broker, run.number), task.partition, task.attempt)
+            prefix = self._prefixes[broker] = row_prefix(run.sink_id, task.query, task.batch, writer)
         return encode_batch(
             (
                 row.message.flag,
                 row.message.body,
-                message_properties(row.message, keys.unique_key(row.digest)) + keys.property_of(row.digest),
+                b"%b%b%b\x02"
+                % (message_properties(row.message, keys.unique_key(row)), prefix, keys.key_of(row)),
             )
-            for row in rows
+            for row in target.sending
         )
 
     def _queue(self, row: Outgoing) -> Queue:

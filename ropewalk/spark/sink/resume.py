@@ -1,10 +1,18 @@
-"""Exactly once by reading back, over any RocketMQ: a task sends only the rows that its queues do not hold yet.
+"""Exactly once by reading back, over any RocketMQ: a task sends only rows that the topic does not hold yet.
 
     anchors     consumer offsets of the hidden group %RWSINK%<sinkId>: behind the last committed batch, in each queue
     marks       numbers under queue ids that no topic reaches: the last committed batch, its digest, the list of brokers
+    ends        where the queues ended when this run of the batch began
 
-Every row carries its key in the property RW_SINK. A task reads the queues from the anchors on, notes the keys of its
-own batch and partition, and leaves those rows out. Usually that is nothing: what lies behind the anchors is the batch.
+Every row carries its key and its writer in the property RW_SINK. What a task finds of its batch:
+
+    [anchor, end)   rows of earlier runs. Other tasks may have equal ones, and which task has which row is Spark's
+                    choice: so no task sends a row of such a content, and each tells the driver how many it held back
+    [end, now)      rows of this run. Those of its own partition came from attempts of it that failed, and are left out
+
+Usually neither holds any. The commit adds up what was held back. Fewer rows of a content than are stored: the plan is
+not deterministic. More: there are equal rows in the batch, and the earlier run did not get to store them all; the
+driver sends copies of a stored one. A driver that dies meanwhile leaves copies that the next run finds as stored.
 
 A commit writes the mark of the batch first and the anchors then. A mark without its anchors makes tasks read more than
 they had to; anchors without the mark would make them miss rows of a batch that is repeated.
@@ -20,12 +28,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final
 
 from ropewalk.client.core.messages import command_of, pull_request
-from ropewalk.client.core.produce.row_identity import parse_identity
+from ropewalk.client.core.produce.row_identity import RowIdentity, parse_identity
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.core.steps import answer_header, require_success
 from ropewalk.codes import RequestCode, ResponseCode
@@ -38,13 +46,24 @@ from ropewalk.format.headers import (
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
+from ropewalk.format.names import RETRY_PREFIX
 from ropewalk.format.properties import P
-from ropewalk.format.record import decode_records
+from ropewalk.format.record import Record, decode_records
 from ropewalk.format.remoting import Command
 from ropewalk.spark.live.cluster import ConnectionCache
+from ropewalk.spark.sink.routes import WriteFailed
 from ropewalk.spark.sink.row_keys import RowDigest
 
-__all__ = ["Anchors", "commit_anchors", "digest_number", "group_of", "read_anchors", "read_keys"]
+__all__ = [
+    "Anchors",
+    "commit_anchors",
+    "create_anchors",
+    "digest_number",
+    "group_of",
+    "read_anchors",
+    "read_record",
+    "read_rows",
+]
 
 _BATCH_MARK: Final = 65_533
 _DIGEST_MARK: Final = _BATCH_MARK + 1
@@ -78,6 +97,32 @@ class Anchors:
     """Where the queues ended when the batch began."""
     marks: Mapping[str, tuple[int, int, int]]
     """The three marks of each broker; -1 where there is none."""
+    other_topics: tuple[str, ...] = ()
+    """Topics beside this one that the sink has anchors in."""
+
+    @property
+    def has_rows(self) -> bool:
+        """Return whether there was anything behind the anchors when the batch began."""
+        return any(self.ends[queue] > offset for queue, offset in self.offsets.items())
+
+    def check_topic(self, sink_id: str) -> None:
+        """Reject another topic than the one that the sink writes to. Raises WriteFailed."""
+        again = (
+            f"Nothing was stored. Give option sinkId a new name, or delete the consumer group {group_of(sink_id)} with "
+            f"its offsets, which has the sink forgotten"
+        )
+        if self.other_topics:
+            raise WriteFailed(
+                f"sink {sink_id} writes to topic {', '.join(self.other_topics)}, and this is topic {self.topic}: a "
+                f"sinkId belongs to one topic (in foreachBatch, each write needs its own). {again}"
+            )
+        for queue, offset in self.offsets.items():
+            if offset > self.ends[queue]:
+                raise WriteFailed(
+                    f"sink {sink_id} wrote to topic {self.topic} up to offset {offset} of queue {queue.queue_id} at "
+                    f"{queue.broker_name}, which now ends at {self.ends[queue]}: the topic was deleted and is another "
+                    f"topic {self.topic} now, or the broker lost its newest messages. {again}"
+                )
 
     def committed_digest(self, query: str, batch: int) -> int | None:
         """Return the digest of a committed batch, -1 if a later one is; None if no broker knows it as committed."""
@@ -123,11 +168,12 @@ def digest_number(digest: RowDigest) -> int:
 def read_anchors(
     links: ConnectionCache, sink_id: str, topic: str, addresses: Mapping[str, str], queues: Sequence[Queue]
 ) -> Anchors:
-    """Read the anchors and marks, and write those that are missing. Blocks; raises as `ConnectionCache.call_all`."""
+    """Read the anchors and marks; an anchor is -1 where there is none. Blocks; raises as `ConnectionCache.call_all`."""
     group = group_of(sink_id)
     offsets: dict[Queue, int] = {}
     ends: dict[Queue, int] = {}
     marks: dict[str, tuple[int, int, int]] = {}
+    topics: set[str] = set()
     for name, address in addresses.items():
         own = [queue for queue in queues if queue.broker_name == name]
         ids = [*(queue.queue_id for queue in own), *_MARKS]
@@ -145,30 +191,48 @@ def read_anchors(
                     command_of(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader(topic, queue.queue_id))
                     for queue in own
                 ),
+                Command(RequestCode.QUERY_TOPICS_BY_CONSUMER, ext={"group": group}),
             ],
         )
+        topics |= _topics_in(answers.pop())
         found = [_offset_in(answer) for answer in answers[: len(ids)]]
         for queue, answer in zip(own, answers[len(ids) :], strict=True):
             ends[queue] = answer_header(OffsetResponseHeader, require_success(answer)).offset
         marks[name] = tuple(found[len(own) :])  # type: ignore[assignment]
+        offsets |= dict(zip(own, found, strict=False))
+    return Anchors(topic, offsets, ends, marks, tuple(sorted(topics - {topic})))
+
+
+def create_anchors(
+    links: ConnectionCache, anchors: Anchors, sink_id: str, addresses: Mapping[str, str]
+) -> Anchors:
+    """Write the anchors that are missing, and return all of them. Blocks; raises as `ConnectionCache.call_all`."""
+    group, topic = group_of(sink_id), anchors.topic
+    offsets = dict(anchors.offsets)
+    for name, address in addresses.items():
         missing = {
-            queue.queue_id: _look_back(links, address, topic, queue, ends[queue])
-            for queue, offset in zip(own, found, strict=False)
-            if offset < 0
+            queue: _look_back(links, address, topic, queue, anchors.ends[queue])
+            for queue, offset in offsets.items()
+            if offset < 0 and queue.broker_name == name
         }
-        if found[-1] < 0:
-            missing[_BROKERS_MARK] = _brokers_number(tuple(addresses))
-        if missing:
+        numbers = {queue.queue_id: offset for queue, offset in missing.items()}
+        if anchors.marks[name][-1] < 0:
+            numbers[_BROKERS_MARK] = _brokers_number(tuple(addresses))
+        if numbers:
             body = fastjson.dumps(
                 {"groupName": group, "consumeEnable": True, "retryQueueNums": 1, "retryMaxTimes": 0}
             )
             create = Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
             require_success(links.call_all(address, [create])[0])
-            _commit(links, address, group, topic, missing)
-        offsets |= {
-            queue: missing.get(queue.queue_id, offset) for queue, offset in zip(own, found, strict=False)
-        }
-    return Anchors(topic, offsets, ends, marks)
+            _commit(links, address, group, topic, numbers)
+        offsets |= missing
+    return replace(anchors, offsets=offsets)
+
+
+def _topics_in(answer: Command) -> set[str]:
+    """Return the topics that a group has offsets of, without its retry topic."""
+    found = fastjson.loads(require_success(answer).body).get("topicList") or ()
+    return {name for name in found if not name.startswith(RETRY_PREFIX)}
 
 
 def _look_back(links: ConnectionCache, address: str, topic: str, queue: Queue, end: int) -> int:
@@ -235,16 +299,13 @@ def _commit(links: ConnectionCache, address: str, group: str, topic: str, offset
 # -- in tasks ------------------------------------------------------------------------------------------
 
 
-def read_keys(
-    call: Callable[[Command], Command], topic: str, queue: Queue, start: int, wanted: Sequence[object]
-) -> dict[bytes, int]:
-    """Return the keys of one task's rows in a queue from an offset on, with their offsets. Blocks.
-
-    `wanted` is the identity of the task: sink id, query, batch, partition.
-    """
+def read_rows(
+    call: Callable[[Command], Command], topic: str, queue: Queue, start: int
+) -> list[tuple[RowIdentity, int]]:
+    """Return the rows of sinks in a queue from an offset on, each with its queue offset. Blocks."""
     request = command_of(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader(topic, queue.queue_id))
     end = answer_header(OffsetResponseHeader, require_success(call(request))).offset
-    found: dict[bytes, int] = {}
+    found: list[tuple[RowIdentity, int]] = []
     at = start
     while at < end:
         answer = call(pull_request(topic, queue, at, _PULL_COUNT, "*", 0))
@@ -252,10 +313,23 @@ def read_keys(
             require_success(answer)
             for record in decode_records(answer.body):
                 identity = parse_identity(record.properties.get(P.SINK_ROW, ""))
-                if identity is not None and identity[:4] == tuple(wanted):
-                    found[identity.key] = record.queue_offset
+                if identity is not None:
+                    found.append((identity, record.queue_offset))
         after = answer_header(PullResponseHeader, answer).next_begin_offset
         if after <= at:
             break
         at = after
     return found
+
+
+def read_record(call: Callable[[Command], Command], topic: str, queue: Queue, offset: int) -> Record:
+    """Return the message at an offset. Blocks. Raises WriteFailed where it is gone."""
+    answer = call(pull_request(topic, queue, offset, 1, "*", 0))
+    if answer.code not in _NOTHING_THERE:
+        for record in decode_records(require_success(answer).body):
+            if record.queue_offset == offset:
+                return record
+    raise WriteFailed(
+        f"the message at offset {offset} of queue {queue.queue_id} of {topic} at {queue.broker_name} is gone, of which "
+        f"the batch has a copy"
+    )

@@ -1,25 +1,28 @@
-"""Keys of rows: equal for the same row whenever its task is run again, and different for every other row of the task.
+"""Keys of rows: equal for equal rows, whichever task has them, and numbered within a task.
 
-A key is a digest of all parts of the message, and of how many equal rows the task has had before: the order of rows may
-be another one in each run, and equal rows may change places among themselves.
+A key is a digest of all parts of the message, its *content*, and an *ordinal*: how many equal rows the task has had
+before. Nothing in a content follows from the way in which Spark cut the batch: another run may have another number of
+tasks, and the rows in other places and in another order.
 """
 
 from __future__ import annotations
 
-from binascii import b2a_base64
+from binascii import a2b_base64, b2a_base64
 from hashlib import blake2b
 from typing import Final
 from zlib import crc32
 
-from ropewalk.client.core.produce.row_identity import row_prefix
-from ropewalk.spark.sink.rows import Outgoing
+from ropewalk.client.core.produce.row_identity import CONTENT_SIZE, Writer, row_prefix
+from ropewalk.spark.sink.rows import Outgoing, RowRefused
 
 __all__ = ["RowDigest", "RowKeys"]
 
 _DIGEST_SIZE: Final = 16
-_KEY_BYTES: Final = 12
-"""So much of a digest is the key: two rows of a task of a million have the same with a chance of 1 in 10^17."""
+_CONTENT_BYTES: Final = CONTENT_SIZE * 3 // 4
+"""So much of a digest is the content: two rows of a batch of a million have the same with a chance of 1 in 10^17."""
+_ORDINAL_BYTES: Final = 3
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
+_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 _SUM_BITS: Final = 62
 
 
@@ -39,18 +42,18 @@ class RowDigest:
 
 
 class RowKeys:
-    """The digests and keys of the rows of one task."""
+    """The contents and ordinals of the rows of one attempt of a task."""
 
-    def __init__(self, sink_id: str, query: str, batch: int, partition: int) -> None:
-        self.prefix = row_prefix(sink_id, query, batch, partition)
-        """The property text in front of each key."""
+    def __init__(self, sink_id: str, query: str, batch: int, run: int, partition: int) -> None:
+        """`run` is the number that the driver drew for its run of the batch."""
         self.digest = RowDigest()
-        self._task = blake2b(self.prefix, digest_size=_DIGEST_SIZE).digest()
+        task = row_prefix(sink_id, query, batch, Writer(run, partition, 0))
+        self._task = int.from_bytes(blake2b(task, digest_size=_DIGEST_SIZE).digest())
         self._seen: set[bytes] = set()
         self._repeats: dict[bytes, int] = {}
 
-    def digest_of(self, row: Outgoing) -> bytes:
-        """Return the digest of the next row. HOT: once for each row."""
+    def number(self, row: Outgoing) -> None:
+        """Give the next row its digest and its ordinal. HOT: once for each row."""
         message = row.message
         properties = message.properties
         more = ""
@@ -61,28 +64,31 @@ class RowKeys:
             f"{' '.join(message.keys or ())}\x01{message.tags}\x01{message.group}\x01"
             f"{message.flag}/{row.queue_id}/{row.broker}/{row.born_ms}\x01{more}"
         ).encode()
-        digest = blake2b(
-            b"%b%d:%b%b" % (self._task, len(text), text, message.body), digest_size=_DIGEST_SIZE
+        digest = row.digest = blake2b(
+            b"%d:%b%b" % (len(text), text, message.body), digest_size=_DIGEST_SIZE
         ).digest()
-        self.digest.add(
-            1, crc32(message.body, crc32(text))
-        )  # of no task: a repeated write may be cut otherwise
+        self.digest.add(1, crc32(message.body, crc32(text)))
         if digest in self._seen:
-            repeat = self._repeats[digest] = self._repeats.get(digest, 0) + 1
-            return blake2b(digest + b"%d" % repeat, digest_size=_DIGEST_SIZE).digest()
-        self._seen.add(digest)
-        return digest
+            row.ordinal = self._repeats[digest] = self._repeats.get(digest, 0) + 1
+            if row.ordinal >> (8 * _ORDINAL_BYTES):
+                raise RowRefused(
+                    f"a task has more than {row.ordinal} equal rows, which delivery=exactly-once does not number: "
+                    f"make batches smaller (maxOffsetsPerTrigger), or spread the rows over more tasks (repartition)"
+                )
+        else:
+            self._seen.add(digest)
 
     @staticmethod
-    def key_of(digest: bytes) -> bytes:
+    def key_of(row: Outgoing) -> bytes:
         """Return the key of a row, as its property holds it."""
-        return b2a_base64(digest[:_KEY_BYTES], newline=False).translate(_URL_SAFE)
+        number = row.digest[:_CONTENT_BYTES] + row.ordinal.to_bytes(_ORDINAL_BYTES)
+        return b2a_base64(number, newline=False).translate(_URL_SAFE)
 
     @staticmethod
-    def unique_key(digest: bytes) -> str:
-        """Return the unique key of a row's message: the same in each run, so that consumers can tell repeats too."""
-        return digest.hex().upper()
+    def digest_in(key: bytes) -> bytes:
+        """Return as much of a row's digest as its key holds."""
+        return a2b_base64(key.translate(_STANDARD))[:_CONTENT_BYTES].ljust(_DIGEST_SIZE, b"\0")
 
-    def property_of(self, digest: bytes) -> bytes:
-        """Return the property text of a row."""
-        return b"%b%b\x02" % (self.prefix, self.key_of(digest))
+    def unique_key(self, row: Outgoing) -> str:
+        """Return the unique key of a row's message: the same in each attempt of a run, another one for an equal row."""
+        return f"{(int.from_bytes(row.digest) ^ self._task) + row.ordinal:032X}"

@@ -94,7 +94,9 @@ class Outgoing:
     born_ms: int | None = None
     """When the message was made, if that is not now."""
     digest: bytes = b""
-    """The digest of a row that is written exactly once."""
+    """The digest of the content of a row that is written exactly once."""
+    ordinal: int = 0
+    """How many equal rows its task had before."""
 
 
 def columns_of(schema: StructType, options: Options) -> Columns:

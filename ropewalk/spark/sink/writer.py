@@ -20,11 +20,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from ropewalk.client.core.produce.row_identity import BATCH_WRITE
 from ropewalk.spark.log import log
 from ropewalk.spark.options import BadOption, Options
-from ropewalk.spark.sink.exact import Run, SinkDriver, TaskIdentity, TaskResult
+from ropewalk.spark.sink.exact import SinkDriver
 from ropewalk.spark.sink.idempotent import IdempotentSender
 from ropewalk.spark.sink.keyed import KeyedSender
 from ropewalk.spark.sink.reading_back import ReadingBackSender
 from ropewalk.spark.sink.rows import Columns, columns_of, rows_of
+from ropewalk.spark.sink.run import Run, TaskIdentity, TaskResult
 from ropewalk.spark.sink.send import Sender, Sent, check_sink_options
 from ropewalk.spark.versions import Stamp, check_stamp, stamp
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.sinks.loading import row_in
-from ropewalk.client.core.produce.row_identity import row_prefix
+from ropewalk.client.core.produce.row_identity import KEY_VERSION, Writer, row_prefix
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.batch import encode_batch
 from ropewalk.format.record import encode_record
@@ -25,7 +25,7 @@ INIT, APPEND, COMMIT = (
 
 
 def init(client: Client, **given: object) -> dict[str, str]:
-    answer = client.call(INIT, {"sinkId": "S", "topic": "T", **given})
+    answer = client.call(INIT, {"sinkId": "S", "topic": "T", "keyVersion": KEY_VERSION, **given})
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return answer.ext
 
@@ -35,9 +35,14 @@ def append(client: Client, rows: Sequence[int], *, body: bytes | None = None, **
         "sinkId": "S", "epoch": 1, "attempt": 0, "query": "q", "batch": 0, "partition": 0, "topic": "T",
         "queueId": 0, "bornTimestamp": 5, **given,
     }  # fmt: skip
-    prefix = row_prefix(ext["sinkId"], ext["query"], ext["batch"], ext["partition"])
-    items = [(0, b"row %d" % n, b"TAGS\x01a\x02" + prefix + b"%016d\x02" % n) for n in rows]
+    items = [(0, b"row %d" % n, properties_of(ext, n)) for n in rows]
     return client.call(APPEND, ext, encode_batch(items) if body is None else body)
+
+
+def properties_of(ext: dict[str, Any], number: int, ordinal: int = 0) -> bytes:
+    writer = Writer(ext["epoch"], ext["partition"], ext["attempt"])
+    prefix = row_prefix(ext["sinkId"], ext["query"], ext["batch"], writer)
+    return b"TAGS\x01a\x02" + prefix + b"%016d%04d\x02" % (number, ordinal)
 
 
 def counts(answer: Command) -> tuple[int, int]:
@@ -106,6 +111,75 @@ def test_a_kill_at_any_moment_leaves_a_window_that_knows_what_the_log_knows(tmp_
         client = again.connect()
         again.until(lambda: again.broker.sinks.is_loaded)
         assert counts(append(client, range(25), epoch=1)) == (5, 20)
+
+
+def test_a_batch_that_is_cut_otherwise_is_stored_once_over_restarts(tmp_path: Path) -> None:
+    with InProcess(config_of(tmp_path)) as running:
+        client = running.connect()
+        init(client)
+        append(client, [1, 2], attempt=1)
+        append(client, [1, 3], attempt=2, partition=1)
+        init(client)
+        # Four rows of content 1 now, two of them in each task; the broker starts again when one is done.
+        assert append_equal(client, 1, 2, epoch=2, attempt=3, partition=4) == (0, 2)
+    with InProcess(config_of(tmp_path)) as running:
+        client = running.connect()
+        running.until(lambda: running.broker.sinks.is_loaded)
+        assert append_equal(client, 1, 2, epoch=2, attempt=3, partition=4) == (0, 2)
+        assert append_equal(client, 1, 2, epoch=2, attempt=4, partition=5) == (2, 0)
+        assert counts(append(client, [2, 3], epoch=2, attempt=5, partition=0)) == (0, 2)
+        assert commit(client, 6, epoch=2).code == ResponseCode.SUCCESS
+        assert sorted(bodies(running)) == [b"row 1"] * 4 + [b"row 2", b"row 3"]
+
+
+def append_equal(client: Client, row: int, count: int, **given: Any) -> tuple[int, int]:
+    ext = {"query": "q", "batch": 0, "sinkId": "S", **given}
+    items = [(0, b"row %d" % row, properties_of(ext, row, ordinal)) for ordinal in range(count)]
+    return counts(append(client, [], body=encode_batch(items), **given))
+
+
+def test_a_sink_belongs_to_one_topic_which_is_not_made_anew(tmp_path: Path) -> None:
+    with InProcess(config_of(tmp_path)) as running:
+        client = running.connect()
+        init(client)
+        append(client, range(3))
+        commit(client, 3)
+        (row,) = listed(client)
+        assert row["topics"] == ["T"]
+        other = client.call(INIT, {"sinkId": "S", "topic": "U", "keyVersion": KEY_VERSION})
+        assert other.code == ResponseCode.ILLEGAL_OPERATION
+        assert "writes to topic T, and this is topic U" in (other.remark or "")
+        assert client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == ResponseCode.SUCCESS
+    with InProcess(config_of(tmp_path)) as running:
+        client = running.connect()
+        running.until(lambda: running.broker.sinks.is_loaded)
+        client.send("T")
+        again = client.call(INIT, {"sinkId": "S", "topic": "T", "keyVersion": KEY_VERSION})
+        assert again.code == ResponseCode.ILLEGAL_OPERATION
+        assert "a topic T that was deleted" in (again.remark or "")
+
+
+def test_a_topic_that_is_deleted_while_sinks_are_read_is_noted(tmp_path: Path) -> None:
+    with InProcess(config_of(tmp_path)) as running:
+        client = running.connect()
+        init(client)
+        append(client, range(3))
+        commit(client, 3)
+        sinks = running.broker.sinks
+        sinks.is_loaded = False
+        sinks.role_changed()
+        sinks.topic_deleted("T")
+        running.until(lambda: sinks.is_loaded)
+        assert sinks.table.sinks["S"].is_topic_gone
+
+
+def test_a_writer_of_version_0_1_is_refused_before_it_stores_anything(tmp_path: Path) -> None:
+    with InProcess(config_of(tmp_path)) as running:
+        client = running.connect()
+        answer = client.call(INIT, {"sinkId": "S", "topic": "T"})
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert "version 0.1" in (answer.remark or "")
+        assert not listed(client)
 
 
 def test_zombies_append_nothing(tmp_path: Path) -> None:
@@ -277,7 +351,7 @@ def test_a_batch_of_too_many_rows_is_refused_and_stores_nothing_of_them(tmp_path
 
 @pytest.mark.parametrize("flags", [0, 0x10, 0x20, 0x30])
 def test_a_row_is_found_in_its_record_and_not_in_a_body_that_looks_like_one(flags: int) -> None:
-    forged = row_prefix("S", "q", 1, 2) + b"0123456789abcdef"
+    forged = row_prefix("S", "q", 1, Writer(1, 2, 3)) + b"0123456789abcdef0000"
     hosts = [bytes(20) if flags & bit else bytes(8) for bit in (0x10, 0x20)]
 
     def record(body: bytes, properties: bytes) -> bytes:
@@ -285,8 +359,8 @@ def test_a_row_is_found_in_its_record_and_not_in_a_body_that_looks_like_one(flag
 
     assert row_in(record(forged, b"TAGS\x01a\x02")) is None
     assert row_in(record(b"x", b"TAGS\x01a\x02")) is None
-    assert row_in(record(forged, row_prefix("S", "q", 3, 4) + b"fedcba9876543210\x02")) == (
-        "S", "q", 3, 4, b"fedcba9876543210",
+    assert row_in(record(forged, row_prefix("S", "q", 3, Writer(4, 5, 6)) + b"fedcba98765432100000\x02")) == (
+        "S", "q", 3, (4, 5, 6), b"fedcba98765432100000",
     )  # fmt: skip
-    assert row_in(record(b"x", forged)) == ("S", "q", 1, 2, b"0123456789abcdef")
+    assert row_in(record(b"x", forged)) == ("S", "q", 1, (1, 2, 3), b"0123456789abcdef0000")
     assert row_in(record(b"x", b"RW_SINK\x01nonsense\x02")) is None

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.sinks.records import apply_states, encode_states
-from broker.sinks.windows import Fenced, Sink, SinkTable, Task, TooManyRows, WrongCount, WrongQuery
+from broker.sinks.records import apply_states, decode_claims, encode_claims, encode_states
+from broker.sinks.windows import (
+    Fenced,
+    Sink,
+    SinkTable,
+    Task,
+    TooManyRows,
+    WrongBatch,
+    WrongCount,
+    WrongOwner,
+)
 from ropewalk.client.core.produce.row_identity import (
     RowIdentity,
+    Writer,
     check_sink_id,
     key_of,
     parse_identity,
@@ -23,88 +38,138 @@ def task(epoch: int = 1, attempt: int = 0, batch: int = 0, partition: int = 0, q
     return Task("S", epoch, attempt, query, batch, partition, "T")
 
 
+class Log:
+    """The log of a broker, as far as sinks are in it: rows and claims, in their order."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[RowIdentity, bool]] = []
+
+    def append(self, table: SinkTable, one: Task, keys: Sequence[bytes], log_end: int = 0) -> list[bytes]:
+        """Append rows as the service does; the keys of those that were not known."""
+        table.admit(one, log_end, NOW)
+        matched = table.match(one, keys)
+        claimed = [keys[index] for index in matched.claimed]
+        table.claim(one, claimed)
+        self.records += [(identity, True) for identity in decode_claims(encode_claims(one, claimed))]
+        new = list(keys) if matched.new is None else [keys[index] for index in matched.new]
+        table.stored(one, new)
+        self.records += [(RowIdentity("S", one.query, one.batch, one.writer, key), False) for key in new]
+        return new
+
+    def restart(self, table: SinkTable) -> SinkTable:
+        """Return the table that a start reads from the log."""
+        fresh = SinkTable()
+        apply_states(fresh.sinks, encode_states(table.sinks.values()))
+        for identity, is_claim in self.records:
+            fresh.restore(identity, is_claim=is_claim)
+        return fresh
+
+    def contents(self, batch: int = 0) -> Counter[bytes]:
+        """The rows that consumers see."""
+        return Counter(
+            identity.content
+            for identity, is_claim in self.records
+            if not is_claim and identity.batch == batch
+        )
+
+
 def append(table: SinkTable, one: Task, keys: list[bytes], log_end: int = 0) -> list[bytes]:
-    """The keys that are appended."""
-    table.admit(one, log_end, NOW)
-    missing = table.missing(one, keys)
-    new = keys if missing is None else [keys[index] for index in missing]
-    table.stored(one, new)
-    return new
+    return Log().append(table, one, keys, log_end)
 
 
-def commit(table: SinkTable, epoch: int, batch: int, rows: int, query: str = "q") -> Sink | None:
-    return table.commit("S", epoch, query, batch, rows, "", "", NOW)
+def commit(
+    table: SinkTable, epoch: int, batch: int, rows: int, query: str = "q", topic: str = "T"
+) -> Sink | None:
+    return table.commit("S", epoch, query, batch, rows, topic, "", "", NOW)
 
 
-KEYS = st.lists(st.integers(0, 12).map(lambda n: b"%016d" % n), unique=True, max_size=6)
+def keys_of(rows: Iterable[int]) -> list[bytes]:
+    """The keys of a task's rows: content and ordinal."""
+    seen: Counter[int] = Counter()
+    keys = []
+    for row in rows:
+        keys.append(b"%016d%04d" % (row, seen[row]))
+        seen[row] += 1
+    return keys
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans(), KEYS, st.booleans()),
-        max_size=30,
-    )
-)
-def test_rows_are_stored_once_whatever_is_repeated(
-    steps: list[tuple[int, int, bool, list[bytes], bool]],
+class RunOfABatch:
+    """The tasks of one run: each sends requests of three rows, one after the other, in attempts that may fail."""
+
+    def __init__(self, chance: random.Random, batch: list[int], epoch: int, first_attempt: int) -> None:
+        self.chance = chance
+        self.epoch = epoch
+        self.attempt = first_attempt
+        rows = chance.sample(batch, len(batch))
+        cuts = sorted(chance.randrange(len(rows) + 1) for _ in range(chance.randrange(4)))
+        self.parts = [rows[start:stop] for start, stop in pairwise((0, *cuts, len(rows)))]
+        self.waiting = {partition: self.next_attempt(partition) for partition in range(len(self.parts))}
+
+    def next_attempt(self, partition: int) -> tuple[Task, list[list[bytes]]]:
+        self.attempt += 1
+        rows = self.parts[partition]
+        keys = keys_of(self.chance.sample(rows, len(rows)))
+        requests = [keys[at : at + 3] for at in range(0, len(keys), 3)]
+        return task(self.epoch, self.attempt, partition=partition), requests
+
+    def step(self) -> tuple[Task, list[bytes]] | None:
+        """Return the next request of any task; None where it had none left, and is done."""
+        partition = self.chance.choice(sorted(self.waiting))
+        if self.chance.random() < 0.1:  # this attempt fails, and another one begins
+            self.waiting[partition] = self.next_attempt(partition)
+        one, requests = self.waiting[partition]
+        if not requests:
+            del self.waiting[partition]
+            return None
+        return one, requests.pop(0)
+
+
+@given(st.randoms(use_true_random=False), st.lists(st.integers(0, 4), max_size=14))
+def test_a_batch_that_is_cut_otherwise_in_each_run_is_stored_once(
+    chance: random.Random, batch: list[int]
 ) -> None:
-    """Against a model: a set for each partition, and the highest attempt; restarts come at any place."""
-    table = SinkTable()
-    epoch = table.init("S", "T", "", 0, NOW).announced
-    model: dict[int, set[bytes]] = {}
-    stored: list[tuple[int, bytes]] = []
-    attempts: dict[int, int] = {}
-    for partition, attempt, new_epoch, keys, restarts in steps:
-        if new_epoch:
-            epoch = table.init("S", "T", "", 0, NOW).announced
-            attempts.clear()
-        if restarts:
-            fresh = SinkTable()
-            apply_states(fresh.sinks, encode_states(table.sinks.values()))
-            for at, key in stored:
-                fresh.restore(RowIdentity("S", "q", 0, at, key), "T")
-            table = fresh
-            attempts.clear()
-        one = task(epoch, attempt, partition=partition)
-        if attempt < attempts.get(partition, attempt):
-            with pytest.raises(Fenced, match="attempt"):
-                table.admit(one, 0, NOW)
-            continue
-        attempts[partition] = attempt
-        new = append(table, one, keys)
-        known = model.setdefault(partition, set())
-        assert set(new) == set(keys) - known
-        known.update(keys)
-        stored += [(partition, key) for key in new]
-    assert len(stored) == len(set(stored)) == table.rows
-    assert commit(table, epoch, 0, table.rows) is not None
-    assert table.rows == 0
+    """Runs end anywhere; tasks fail, requests come twice, the broker starts again; equal rows are anywhere."""
+    table, log = SinkTable(), Log()
+    first_attempt, last = 0, chance.randrange(4)
+    for number in range(last + 1):
+        run = RunOfABatch(chance, batch, table.init("S", "T", "", 0, NOW).announced, first_attempt)
+        while run.waiting and (number == last or chance.random() < 0.9):
+            sent = run.step()
+            if sent is None:
+                continue
+            for _ in range(1 + (chance.random() < 0.2)):
+                log.append(table, *sent)
+            if chance.random() < 0.15:
+                table = log.restart(table)
+        first_attempt = run.attempt
+    assert commit(table, run.epoch, 0, len(batch)) is not None
+    assert log.contents() == Counter(b"%016d" % row for row in batch)
 
 
 def test_a_new_epoch_fences_the_one_before_it_for_appends_and_commits() -> None:
     table = SinkTable()
     table.init("S", "T", "", 0, NOW)
-    assert append(table, task(1), [b"a" * 16]) == [b"a" * 16]
+    assert append(table, task(1), [b"a" * 20]) == [b"a" * 20]
     assert table.init("S", "T", "", 0, NOW).announced == 2
     # It begins with its first request: an init does not say whose it is.
-    assert append(table, task(1), [b"c" * 16]) == [b"c" * 16]
-    assert append(table, task(2), [b"a" * 16]) == []
+    assert append(table, task(1), [b"c" * 20]) == [b"c" * 20]
+    assert append(table, task(2), [b"a" * 20]) == []
     with pytest.raises(Fenced, match="epoch 1 of sink S is over: epoch 2 has begun"):
         table.admit(task(1, attempt=9), 0, NOW)
     with pytest.raises(Fenced):
         commit(table, 1, 0, 1)
-    assert append(table, task(2), [b"a" * 16, b"b" * 16]) == [b"b" * 16]
+    assert append(table, task(2), [b"a" * 20, b"b" * 20]) == [b"b" * 20]
 
 
 def test_a_committed_batch_takes_nothing_more_and_its_commit_can_be_repeated() -> None:
     table = SinkTable()
     table.init("S", "T", "", 0, NOW)
-    append(table, task(), [b"a" * 16])
+    append(table, task(), [b"a" * 20])
     assert commit(table, 1, 0, 1) is not None
     with pytest.raises(Fenced, match="batch 0 of sink S was committed"):
         table.admit(task(attempt=5), 0, NOW)
     assert commit(table, 1, 0, 1) is None
-    assert append(table, task(batch=1), [b"a" * 16]) == [b"a" * 16]
+    assert append(table, task(batch=1), [b"a" * 20]) == [b"a" * 20]
     # A repeated commit of the batch before takes nothing away from the open one.
     assert commit(table, 1, 0, 1) is None
     assert table.rows == 1
@@ -114,7 +179,7 @@ def test_a_committed_batch_takes_nothing_more_and_its_commit_can_be_repeated() -
 def test_another_query_is_refused_and_disturbs_nobody(is_committed: bool) -> None:
     table = SinkTable()
     table.init("S", "T", "", 0, NOW)
-    append(table, task(), [b"a" * 16])
+    append(table, task(), [b"a" * 20])
     if is_committed:
         commit(table, 1, 0, 1)
     after = task(batch=int(is_committed))
@@ -123,18 +188,18 @@ def test_another_query_is_refused_and_disturbs_nobody(is_committed: bool) -> Non
         ("other", "checkpoint of query q, give option sinkId a new name"),
         ("-", "a batch write"),
     ):
-        with pytest.raises(WrongQuery, match=words):
+        with pytest.raises(WrongOwner, match=words):
             table.admit(task(epoch, query=query), 0, NOW)
-        with pytest.raises(WrongQuery, match="ropewalk admin sink forget S"):
+        with pytest.raises(WrongOwner, match="ropewalk admin sink forget S"):
             commit(table, epoch, 0, 0, query)
-    assert append(table, after, [b"b" * 16]) == [b"b" * 16]
+    assert append(table, after, [b"b" * 20]) == [b"b" * 20]
     assert commit(table, 1, after.batch, 1 + (not is_committed)) is not None
 
 
 def test_a_forgotten_sink_fences_what_is_on_its_way_and_takes_any_query() -> None:
     table = SinkTable()
     table.init("S", "T", "", 0, NOW)
-    append(table, task(), [b"a" * 16])
+    append(table, task(), [b"a" * 20])
     assert table.forget("S", NOW) is not None
     assert table.forget("S", NOW) is None
     assert table.count == 0
@@ -145,7 +210,7 @@ def test_a_forgotten_sink_fences_what_is_on_its_way_and_takes_any_query() -> Non
     epoch = table.init("S", "T", "", 0, NOW).announced
     with pytest.raises(Fenced):
         table.admit(task(attempt=3), 0, NOW)
-    assert append(table, task(epoch, query="other"), [b"a" * 16]) == [b"a" * 16]
+    assert append(table, task(epoch, query="other"), [b"a" * 20]) == [b"a" * 20]
     assert table.count == 1
 
 
@@ -153,7 +218,7 @@ def test_a_forgotten_sink_fences_what_is_on_its_way_and_takes_any_query() -> Non
 def test_a_commit_of_another_number_of_rows_is_refused(rows: int, says: str) -> None:
     table = SinkTable()
     table.init("S", "T", "", 0, NOW)
-    append(table, task(), [b"a" * 16, b"b" * 16])
+    append(table, task(), [b"a" * 20, b"b" * 20])
     with pytest.raises(WrongCount, match=says):
         commit(table, 1, 0, rows)
     assert table.rows == 2
@@ -171,21 +236,21 @@ def test_an_epoch_that_a_lost_master_began_is_adopted() -> None:
 def test_only_rows_of_the_open_batch_come_back_from_the_log() -> None:
     table = SinkTable()
     table.init("S", "T", "", 0, NOW)
-    append(table, task(), [b"a" * 16])
+    append(table, task(), [b"a" * 20])
     commit(table, 1, 0, 1)
     table.init("S", "T", "", 100, NOW)
-    table.restore(RowIdentity("S", "q", 0, 0, b"a" * 16), "T")
-    table.restore(RowIdentity("S", "q", 1, 0, b"b" * 16), "T")
-    table.restore(RowIdentity("other", "q", 1, 0, b"b" * 16), "T")
+    table.restore(RowIdentity("S", "q", 0, Writer(1, 0, 0), b"a" * 20))
+    table.restore(RowIdentity("S", "q", 1, Writer(1, 0, 0), b"b" * 20))
+    table.restore(RowIdentity("other", "q", 1, Writer(1, 0, 0), b"b" * 20))
     assert table.rows == 1
 
 
 def test_a_batch_over_the_limit_is_refused_and_loses_nothing() -> None:
     table = SinkTable(rows_max=2)
-    append(table, task(), [b"a" * 16, b"b" * 16])
-    assert append(table, task(), [b"a" * 16]) == []
+    append(table, task(), [b"a" * 20, b"b" * 20])
+    assert append(table, task(), [b"a" * 20]) == []
     with pytest.raises(TooManyRows, match="maxOffsetsPerTrigger"):
-        append(table, task(), [b"c" * 16])
+        append(table, task(), [b"c" * 20])
     assert table.rows == 2
 
 
@@ -194,7 +259,7 @@ def test_idle_sinks_expire_and_forgotten_ones_stay_away() -> None:
     table.init("old", "T", "", 0, NOW)
     table.init("new", "T", "", 0, NOW + 10)
     table.init("S", "T", "", 70, NOW)
-    append(table, task(), [b"a" * 16])
+    append(table, task(), [b"a" * 20])
     assert table.expire(NOW + 1, 70) == ["old"]
     assert table.expire(NOW + 1, 71) == ["S"]  # retention has taken rows of the open batch
     table.init("old", "T", "", 0, NOW)
@@ -207,11 +272,79 @@ def test_idle_sinks_expire_and_forgotten_ones_stay_away() -> None:
 
 @given(st.text("abc/9-._", min_size=1, max_size=8), st.integers(0, 1 << 40), st.integers(0, 9999))
 def test_an_identity_is_read_as_it_was_written(sink_id: str, batch: int, partition: int) -> None:
-    prefix = row_prefix(sink_id, "0123abcd", batch, partition)
-    text = b"TAGS\x01x\x02" + prefix + b"0123456789abcdef"
-    assert key_of(text, prefix) == key_of(text + b"\x02", prefix) == b"0123456789abcdef"
+    writer = Writer(7, partition, 21)
+    prefix = row_prefix(sink_id, "0123abcd", batch, writer)
+    text = b"TAGS\x01x\x02" + prefix + b"0123456789abcdef0001"
+    assert key_of(text, prefix) == key_of(text + b"\x02", prefix) == b"0123456789abcdef0001"
     assert key_of(text[:-1], prefix) is None
     assert key_of(text, prefix.replace(b"RW_SINK", b"RW_KNIS")) is None
     value = text.decode().rpartition("\x01")[2]
     if check_sink_id(sink_id) is None:
-        assert parse_identity(value) == (sink_id, "0123abcd", batch, partition, b"0123456789abcdef")
+        assert parse_identity(value) == (sink_id, "0123abcd", batch, writer, b"0123456789abcdef0001")
+
+
+def test_a_speculative_attempt_that_is_given_up_takes_no_row_of_its_brother() -> None:
+    table, log = SinkTable(), Log()
+    table.init("S", "T", "", 0, NOW)
+    log.append(table, task(attempt=1), keys_of([1, 2, 3]))
+    log.append(table, task(attempt=2), keys_of([1]))  # begun when the other one was nearly done, and killed
+    assert commit(table, 1, 0, 3) is not None
+    assert log.contents().total() == 3
+
+
+def test_another_topic_is_refused_by_name_until_the_sink_is_forgotten() -> None:
+    table = SinkTable()
+    table.init("S", "T", "", 0, NOW)
+    table.init("S", "U", "", 0, NOW)  # nothing was written yet
+    table.init("S", "T", "", 0, NOW)
+    append(table, task(), [b"a" * 20])
+    for is_committed in (False, True):
+        if is_committed:
+            assert commit(table, 3, 0, 1) is not None
+        for again in (table, Log().restart(table) if is_committed else table):
+            with pytest.raises(WrongOwner, match="writes to topic T, and this is topic U"):
+                again.init("S", "U", "", 0, NOW)
+        with pytest.raises(WrongOwner, match="topic T, and this is topic U"):
+            table.admit(task(3, batch=1)._replace(topic="U"), 0, NOW)
+        with pytest.raises(WrongOwner, match="topic T, and this is topic U"):
+            commit(table, 3, 1, 0, topic="U")
+    table.forget("S", NOW)
+    table.init("S", "U", "", 0, NOW)
+
+
+def test_a_topic_that_was_made_anew_is_another_one() -> None:
+    table = SinkTable()
+    table.init("S", "T", "", 0, NOW)
+    append(table, task(), [b"a" * 20])
+    assert table.topic_deleted("T") == [table.sinks["S"]]  # with the rows of a batch that nobody committed
+    table.init("S", "T", "", 0, NOW)
+    append(table, task(2), [b"a" * 20])
+    assert commit(table, 2, 0, 1) is not None
+    assert table.topic_deleted("U") == []
+    table.topic_deleted("T")
+    for again in (table, Log().restart(table)):
+        with pytest.raises(WrongOwner, match=r"a topic T that was deleted.*another topic T: batches up to 0"):
+            again.init("S", "T", "", 0, NOW)
+
+
+def test_a_batch_that_version_0_1_began_is_refused_in_words() -> None:
+    table = SinkTable()
+    state = b'[{"sink_id":"S","epoch":3,"query":"q","batch":6,"since":50,"topics":["T"],"announced":3}]'
+    apply_states(table.sinks, state)
+    value = "S/q/7/0/0123456789abcdef"
+    identity = parse_identity(value)
+    assert identity is not None
+    assert tuple(identity) == ("S", "q", 7, None, b"0123456789abcdef")
+    table.restore(identity)
+    with pytest.raises(WrongBatch, match=r"batch 7 of sink S was begun by version 0\.1 .*sink forget S"):
+        table.init("S", "T", "", 0, NOW)
+    table.forget("S", NOW)
+    table.init("S", "T", "", 0, NOW)
+
+
+def test_a_sink_that_version_0_1_committed_goes_on_with_the_topic_of_its_next_batch() -> None:
+    table = SinkTable()
+    apply_states(table.sinks, b'[{"sink_id":"S","epoch":3,"query":"q","batch":6,"announced":3}]')
+    table.init("S", "T", "", 0, NOW)
+    with pytest.raises(WrongOwner, match="writes to topic T, and this is topic U"):
+        table.init("S", "U", "", 0, NOW)

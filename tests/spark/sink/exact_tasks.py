@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from ropewalk.client.blocking.simple import Client
 from ropewalk.client.core.messages import Message
 from ropewalk.spark.options import Options, parse_options
-from ropewalk.spark.sink.exact import Run, SinkDriver, TaskResult
+from ropewalk.spark.sink.exact import SinkDriver
 from ropewalk.spark.sink.keyed import KeyedSender
 from ropewalk.spark.sink.rows import Outgoing
+from ropewalk.spark.sink.run import Run, TaskResult
 
 
 def options_of(namesrv: str, topic: str, **given: str) -> Options:

@@ -14,11 +14,12 @@ from ropewalk.client.core.messages import Message
 from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.remoting import Command
 from ropewalk.spark.options import BadOption, Options, parse_options
-from ropewalk.spark.sink.exact import Run, SinkDriver, TaskIdentity, TaskResult
+from ropewalk.spark.sink.exact import SinkDriver
 from ropewalk.spark.sink.reading_back import ReadingBackSender
 from ropewalk.spark.sink.routes import WriteFailed
 from ropewalk.spark.sink.row_keys import RowKeys
 from ropewalk.spark.sink.rows import Outgoing, RowRefused
+from ropewalk.spark.sink.run import Run, TaskIdentity, TaskResult
 from ropewalk.spark.sink.send import Target, check_sink_options
 from ropewalk.spark.sink.writer import _is_new, sender_of
 from ropewalk.testing import RopewalkBroker
@@ -101,6 +102,103 @@ def test_a_batch_that_is_run_again_in_part_and_in_another_order_is_stored_once(e
     after = either.begin()
     either.commit([either.task(after, range(30), batch=1)])
     assert len(either.bodies(180)) == 180
+
+
+def test_a_batch_that_is_cut_into_other_tasks_is_stored_once(either: Sink) -> None:
+    """Killed in mid batch, and run again with another number of cores, of shuffle partitions, of `minPartitions`."""
+    run = either.begin()
+    for partition in range(3):
+        either.task(run, range(partition, 60, 3), partition=partition)
+    again = either.begin()
+    either.task(again, range(45), partition=1)  # killed once more
+    last = either.begin()
+    parts = [range(start, 90, 7) for start in range(7)]
+    results = [either.task(last, rows, partition=number) for number, rows in enumerate(parts)]
+    either.commit(results)
+    assert either.bodies(90) == list(range(90))
+    either.commit([either.task(either.begin(), range(90, 100), batch=1)])
+    assert either.bodies(100) == list(range(100))
+
+
+def test_equal_rows_of_different_tasks_all_survive_whichever_run_stored_them(either: Sink) -> None:
+    run = either.begin()
+    either.task(run, [1, 1, 2], partition=0)
+    either.task(run, [1, 3], partition=1)
+    again = either.begin()
+    results = [either.task(again, rows, partition=n) for n, rows in enumerate(([1, 1, 1, 3], [4], [1, 2, 3]))]
+    either.commit(results)
+    assert either.bodies(8) == [1, 1, 1, 1, 2, 3, 3, 4]
+
+
+def test_copies_of_equal_rows_are_whole_messages(
+    ropewalk_broker: RopewalkBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SinkDriver, "_init", lambda *_given: None)
+    sink = Sink(ropewalk_broker)
+    message = Message(b"x", keys=["k", "l"], tags="t", properties={"a": "1"}, group="g")
+
+    def task(run: Run, count: int) -> TaskResult:
+        sender = sender_of(sink.options, run, TaskIdentity("q", 0, 0, next(sink._attempts)))
+        for _ in range(count):
+            sender.add(Outgoing(sink.topic, message, 20))
+        sender.finish()
+        sender.close()
+        return sender.result()
+
+    task(sink.begin(), 1)
+    sink.commit([task(sink.begin(), 3)])
+    found = ropewalk_broker.messages(sink.topic, 3)
+    assert len({record.properties["UNIQ_KEY"] for record in found}) == 3
+    own = ("UNIQ_KEY", "RW_SINK", "MIN_OFFSET", "MAX_OFFSET")
+    parts = [
+        {name: value for name, value in record.properties.items() if name not in own} for record in found
+    ]
+    assert parts[0] == parts[1] == parts[2]
+    assert [(record.body, list(record.keys), record.tags) for record in found] == [
+        (b"x", ["k", "l"], "t")
+    ] * 3
+    assert len({record.queue_id for record in found}) == 1
+
+
+def test_a_driver_that_dies_between_the_copies_sends_the_others(
+    ropewalk_broker: RopewalkBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SinkDriver, "_init", lambda *_given: None)
+    sink = Sink(ropewalk_broker)
+    sink.task(sink.begin(), [7])
+    again = sink.begin()
+    parts = [sink.task(again, [7] * 3), sink.task(again, [7] * 3, partition=1)]
+    with monkeypatch.context() as dying:
+        dying.setattr("ropewalk.spark.sink.exact.commit_anchors", lambda *_given: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            sink.commit(parts)
+    last = sink.begin()
+    sink.commit([sink.task(last, [7] * 4), sink.task(last, [7] * 5, partition=1)])
+    assert sink.bodies(9) == [7] * 9
+
+
+def test_another_topic_under_the_same_name_is_refused_and_both_are_named(either: Sink) -> None:
+    either.commit([either.task(either.begin(), range(10))])
+    first, other = either.topic, either.broker.topic("other", queues=2)
+    either.options = options_of(either.broker, other, either.sink_id)
+    with pytest.raises(WriteFailed, match=f"writes to topic {first}, and this is topic {other}"):
+        either.begin()
+    assert either.broker.messages(other, 0) == []
+    either.options = options_of(either.broker, first, either.sink_id)
+    either.commit([either.task(either.begin(), range(10, 20), batch=1)])
+    assert either.bodies(20) == list(range(20))
+
+
+def test_a_topic_that_was_deleted_and_made_anew_is_refused(sink: Sink) -> None:
+    sink.commit([sink.task(sink.begin(), range(10))])
+    with Admin(sink.broker.namesrv) as admin:
+        admin.delete_topic(sink.topic)
+        admin.create_topic(sink.topic, 3)
+        with pytest.raises(WriteFailed, match=f"a topic {sink.topic} that was deleted.*another topic"):
+            sink.begin()
+        admin.forget_sink(sink.sink_id)
+    sink.commit([sink.task(sink.begin(), range(10, 20), batch=1)])
+    assert sink.bodies(10) == list(range(10, 20))
 
 
 def test_equal_rows_of_one_task_are_all_stored_and_none_of_them_twice(either: Sink) -> None:
@@ -313,17 +411,27 @@ def test_every_part_of_a_row_counts_for_its_key(other: Message) -> None:
 
 
 def _key(message: Message, queue: int | None = None) -> bytes:
-    keys = RowKeys("S", "q", 0, 0)
-    key = keys.key_of(keys.digest_of(Outgoing("T", message, 1, queue)))
-    assert len(key) == 16
+    keys = RowKeys("S", "q", 0, 5, 0)
+    row = Outgoing("T", message, 1, queue)
+    keys.number(row)
+    key = keys.key_of(row)
+    assert len(key) == 20
     assert b"/" not in key
     return key
 
 
-def test_unique_keys_of_a_row_are_the_same_in_each_attempt(sink: Sink) -> None:
-    def unique(rows: Sequence[int]) -> set[str]:
-        keys = RowKeys("S", "q", 0, 0)
-        return {keys.unique_key(keys.digest_of(Outgoing("T", Message(b"%d" % row), 1))) for row in rows}
+def unique_keys(rows: Sequence[int], run: int = 5, partition: int = 0) -> set[str]:
+    keys = RowKeys("S", "q", 0, run, partition)
+    found = set()
+    for row in rows:
+        one = Outgoing("T", Message(b"%d" % row), 1)
+        keys.number(one)
+        found.add(keys.unique_key(one))
+    return found
 
-    assert unique([1, 2, 2]) == unique([2, 1, 2])
-    assert len(unique([1, 2, 2])) == 3
+
+def test_unique_keys_of_a_row_are_the_same_in_each_attempt_and_others_for_equal_rows() -> None:
+    assert unique_keys([1, 2, 2]) == unique_keys([2, 1, 2])
+    assert len(unique_keys([1, 2, 2])) == 3
+    assert not unique_keys([1, 2, 2]) & unique_keys([1, 2, 2], partition=1)
+    assert not unique_keys([1, 2, 2]) & unique_keys([1, 2, 2], run=6)

@@ -18,9 +18,10 @@ from ropewalk.client.core.messages import Message
 from ropewalk.client.core.routes import TopicRoute
 from ropewalk.errors import Rejected, RopewalkError
 from ropewalk.spark.sink import exact
-from ropewalk.spark.sink.exact import Run, SinkDriver, TaskIdentity, TaskResult
+from ropewalk.spark.sink.exact import SinkDriver
 from ropewalk.spark.sink.routes import WriteFailed
 from ropewalk.spark.sink.rows import Outgoing
+from ropewalk.spark.sink.run import Run, TaskIdentity, TaskResult
 from ropewalk.spark.sink.writer import sender_of
 from ropewalk.testing import BrokerProcess, RopewalkBroker
 from tests.crash.ledger_group import LedgerGroup
