@@ -9,6 +9,7 @@ comes back with the next heartbeat of a consumer that still runs.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from broker.admin.base import (
@@ -27,6 +28,7 @@ from broker.state.groups import READ_FORBIDDEN, SubscriptionGroupConfig
 from broker.state.statistics import CONSUMER_GROUP
 from broker.state.subscription import TAG
 from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.filter.sql92 import SqlSyntaxError, compile_in_slices
 from ropewalk.format import names
 from ropewalk.format.headers import (
     ConsumerGroupHeader,
@@ -193,12 +195,16 @@ class AdminGroups:
         }
         return body_of(request, {"data": table})
 
-    def check_client(self, session: Session, request: Command) -> Command:
+    def check_client(self, session: Session, request: Command) -> Stepwise:
         """Check the subscription of a client before it starts: its filter is served, and can be parsed."""
         wish = object_of(request).get("subscriptionData")
         if isinstance(wish, dict):
             kind, expression = wish.get("expressionType"), wish.get("subString")
             if kind not in (None, "", TAG):
                 text = expression if isinstance(expression, str) else ""
-                check_expression(FilterRules.of(self._broker.config), text, str(kind))
+                rules = FilterRules.of(self._broker.config)
+                if rules.enabled:
+                    with suppress(SqlSyntaxError):
+                        yield from compile_in_slices(text, ignore_rest=rules.ignore_rest)
+                check_expression(rules, text, str(kind))
         return request.reply(ResponseCode.SUCCESS)

@@ -15,11 +15,18 @@ import struct
 from dataclasses import dataclass
 
 from broker.consume.pull import code_of
+from broker.remoting.cold_lane import Steps
 from broker.remoting.session import Request, Session
 from broker.state.groups import GroupTable
 from broker.state.ha_status import GroupLimits
 from broker.state.statistics import Statistics
-from broker.state.subscription import TAG, SubscriptionData, SubscriptionParseError
+from broker.state.subscription import (
+    TAG,
+    SubscriptionData,
+    SubscriptionParseError,
+    is_at_hand,
+    split_in_slices,
+)
 from broker.state.topics import TopicTable
 from ropewalk.codes import FrameFlag, ResponseCode
 from ropewalk.format.headers import BulkPullHeader, PullResponseHeader, encode_header, json_decoder
@@ -66,6 +73,10 @@ class BulkPull:
             session.answer(request, ResponseCode.SYSTEM_BUSY, self._limits.unread)
             return
         header = request.header(BulkPullHeader, _decode)
+        if header.subscription and not is_at_hand(header.subscription):
+            steps = self._split_and_pull(session, request, header.subscription)
+            session.serve_in_steps(request, steps, len(header.subscription))
+            return
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         if not self.rules.broker_readable:
             session.answer(request, ResponseCode.NO_PERMISSION, "the broker is not readable")
@@ -112,8 +123,12 @@ class BulkPull:
 
         limit = min(header.max_bytes or self.rules.max_bytes, self.rules.max_bytes, _BODY_MAX)
         queue = self._store.find_queue(topic, queue_id)
-        matches = None if wish.wants_all else wish.matches
+        matches = None if wish.wants_all else wish.codes.__contains__
         self._reader.get(queue, header.offset, header.end_offset, max(1, limit), matches, done)
+
+    def _split_and_pull(self, session: Session, request: Request, expression: str) -> Steps:
+        yield from split_in_slices(expression)
+        self.pull(session, request)
 
     def _answer(
         self, session: Session, request: Request, code: int, header: BulkPullHeader, result: BulkResult

@@ -18,7 +18,8 @@ A retry topic is subscribed to with `*` by every client, so what is retried arri
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -31,7 +32,13 @@ from broker.state.json_text import TextSlices, object_entry, object_text, value_
 from broker.state.subscription import SQL92, TAG, SubscriptionData
 from ropewalk.codes import ResponseCode
 from ropewalk.filter import PropertyFilter
-from ropewalk.filter.sql92 import SqlFilter, SqlSyntaxError, compile_filter
+from ropewalk.filter.sql92 import (
+    SqlFilter,
+    SqlSyntaxError,
+    compile_filter,
+    compile_in_slices,
+    is_compiled,
+)
 from ropewalk.format import names
 from ropewalk.format.properties import P, find_property
 
@@ -43,7 +50,7 @@ CHARACTERS_MAX: Final = 32 << 20
 _FILTERS_PER_STEP: Final = 50
 """Filters whose entries of the file are written before others are served."""
 NEW_CHARACTERS_MAX: Final = 32_768
-"""Of expressions that one heartbeat has compiled. What is more waits for the next heartbeat, and the loop does not."""
+"""Of expressions that one heartbeat of a group has compiled. What is more waits for the next heartbeat."""
 _DEAD_AT_LOAD_MS = 30_000
 _DISABLED = (
     "The broker does not support consumer to filter message by {}: enablePropertyFilter is false. Set it in the "
@@ -134,6 +141,19 @@ class FilterTable:
         self._characters = 0
 
     # -- heartbeats ----------------------------------------------------------------------------------
+
+    def register_in_slices(
+        self, group: str, wishes: Collection[SubscriptionData], now_ms: int
+    ) -> Generator[None, None, None]:
+        """Take subscriptions over as `register` does; an expression that is not known yet is read in steps."""
+        left = NEW_CHARACTERS_MAX
+        for wish in wishes:
+            if wish.expression_type != TAG and not self.is_at_hand(group, wish, is_posted=True):
+                left -= len(wish.expression)
+                if left < 0:
+                    break
+                yield from self.prepare(wish)
+        self.register(group, wishes, now_ms)
 
     def register(self, group: str, wishes: Collection[SubscriptionData], now_ms: int) -> None:
         """Take over the subscriptions of a group's heartbeat; filters of topics that it no longer names become dead.
@@ -255,6 +275,21 @@ class FilterTable:
         if self.rules.filter_retries and topic.startswith(names.RETRY_PREFIX):
             return _RetryFilter(self, topic.removeprefix(names.RETRY_PREFIX))
         return compiled
+
+    def is_at_hand(self, group: str, wish: SubscriptionData, *, is_posted: bool) -> bool:
+        """Tell whether `filter_of` takes no time to speak of; else `prepare` the expression first."""
+        if not is_posted and self.get(wish.topic, group) is not None:
+            return True
+        rules, kind = self.rules, wish.expression_type
+        return (
+            not rules.enabled or kind != SQL92 or is_compiled(wish.expression, ignore_rest=rules.ignore_rest)
+        )
+
+    def prepare(self, wish: SubscriptionData) -> Generator[None, None, None]:
+        """Compile the expression of a subscription in steps: it is at hand from then on, for a while."""
+        if wish.expression_type == SQL92 and self.rules.enabled:
+            with suppress(SqlSyntaxError):
+                yield from compile_in_slices(wish.expression, ignore_rest=self.rules.ignore_rest)
 
     def _reason(self, wish: SubscriptionData) -> str:
         try:

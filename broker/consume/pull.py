@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from broker.consume.fast.header_template import PullTemplates, bytes_max_of
 from broker.consume.filtered_read import SCAN_BYTES_MAX, FilteredReader, all_properties
 from broker.consume.filters import FilterTable
+from broker.remoting.cold_lane import Steps
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Request, Session
 from broker.state.clients import BROADCASTING, ClientRegistry
@@ -22,7 +23,13 @@ from broker.state.groups import GroupTable, SubscriptionGroupConfig
 from broker.state.ha_status import GroupLimits
 from broker.state.offsets import OffsetTable
 from broker.state.statistics import Statistics
-from broker.state.subscription import TAG, SubscriptionData, SubscriptionParseError
+from broker.state.subscription import (
+    TAG,
+    SubscriptionData,
+    SubscriptionParseError,
+    is_at_hand,
+    split_in_slices,
+)
 from broker.state.topics import TopicTable
 from broker.waiting.catch_up_pulls import CatchUpPulls
 from broker.waiting.held_pulls import HeldPull, PullHold
@@ -122,12 +129,23 @@ class PullProcessor:
         """Handle one PULL_MESSAGE or LITE_PULL_MESSAGE. HOT."""
         header = request.header(PullMessageHeader, _decode)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        is_posted = bool(header.sys_flag & PullSysFlag.SUBSCRIPTION)
+        if is_posted and not _is_at_hand(header):
+            session.serve_in_steps(
+                request,
+                self._split_and_pull(session, request, header.subscription or ""),
+                len(header.subscription or ""),
+            )
+            return
         try:
             config = self._admit(session, group, topic, queue_id, request.code, self._limits.unread)
             subscription = self._subscription(group, topic, header, config.consume_broadcast_enable)
             wanted = None
             if subscription.expression_type != TAG and not subscription.class_filter:
-                is_posted = bool(header.sys_flag & PullSysFlag.SUBSCRIPTION)
+                if not self._filters.is_at_hand(group, subscription, is_posted=is_posted):
+                    steps = self._compile_and_pull(session, request, subscription)
+                    session.serve_in_steps(request, steps, len(subscription.expression))
+                    return
                 version = header.sub_version or 0
                 wanted = self._filters.filter_of(group, subscription, version, is_posted=is_posted)
         except RequestRefused as exc:
@@ -156,7 +174,7 @@ class PullProcessor:
             header.queue_offset,
             max(1, header.max_msg_nums),
             max_bytes,
-            None if subscription.wants_all or wanted is not None else subscription.matches,
+            None if subscription.wants_all or wanted is not None else subscription.codes.__contains__,
             0,
             self._read_again,
             wanted,
@@ -174,6 +192,16 @@ class PullProcessor:
             self._catch_up.add(session, lambda: self._read_put_off(held, may_hold=bool(suspend)))
         else:
             self._read(held, may_hold=bool(suspend))
+
+    def _split_and_pull(self, session: Session, request: Request, expression: str) -> Steps:
+        yield from split_in_slices(expression)
+        if session.is_open:
+            self.pull(session, request)
+
+    def _compile_and_pull(self, session: Session, request: Request, wish: SubscriptionData) -> Steps:
+        yield from self._filters.prepare(wish)
+        if session.is_open:
+            self.pull(session, request)
 
     def pull_by_template(self, session: Session, templates: PullTemplates, payload: bytes) -> bool:
         """Answer a pull whose header this client has sent before but for its numbers. HOT.
@@ -490,6 +518,12 @@ class PullProcessor:
         session.answer(
             request, code, remark, {"forbiddenType": str(forbidden_type)} if forbidden_type else None
         )
+
+
+def _is_at_hand(header: PullMessageHeader) -> bool:
+    """Tell whether the tag expression that a pull posts takes no time to speak of."""
+    expression = header.subscription
+    return not expression or is_at_hand(expression) or (header.expression_type or TAG) != TAG
 
 
 def _found_frame(

@@ -92,7 +92,9 @@ class Requests:
                 )
                 if not data.without_sub:
                     for consumer in part.consumers:
-                        self._filters.register(consumer.group, consumer.subscriptions, now)
+                        yield from self._filters.register_in_slices(
+                            consumer.group, consumer.subscriptions, now
+                        )
                 self._notifier.notify(notifications)
                 if len(part.consumers) < len(known):
                     yield

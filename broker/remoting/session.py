@@ -275,17 +275,19 @@ class Session:
     def handle(self, payload: bytes) -> None:
         """Handle one request by itself, or the answer to a request of the broker's. Raises `RemoteProtocolError`."""
         if len(payload) > FRAME_AT_ONCE_MAX:
-            self._take_steps(payload, self._split(payload), self._without_body(payload), later=True)
+            self._take_steps(len(payload), self._split(payload), self._without_body(payload), later=True)
             return
         serialize_type, header_bytes, body = split_payload(payload)
         header: JsonHeader | Command | None
         if len(header_bytes) > HEADER_AT_ONCE_MAX:
-            self._take_steps(payload, self._read_header(payload, serialize_type, header_bytes, body), None)
+            self._take_steps(
+                len(payload), self._read_header(payload, serialize_type, header_bytes, body), None
+            )
             return
         if serialize_type == JSON:
             header = plain_json_header(header_bytes)
             if header is None:
-                self._take_steps(payload, self._read_header(payload, JSON, header_bytes, body), None)
+                self._take_steps(len(payload), self._read_header(payload, JSON, header_bytes, body), None)
                 return
         elif serialize_type == ROCKETMQ:
             header = decode_frame(payload)
@@ -293,7 +295,7 @@ class Session:
             raise RemoteProtocolError(f"serialize type {serialize_type} is unknown")
         steps, request = self._handle_decoded(payload, header, body)
         if steps is not None:
-            self._take_steps(payload, steps, request)
+            self._take_steps(len(payload), steps, request)
 
     def _handle_decoded(
         self, payload: bytes, header: JsonHeader | Command, body: bytes
@@ -362,15 +364,23 @@ class Session:
         except Exception as exc:
             self._answer_failure(request, exc)
 
-    def _take_steps(
-        self, payload: bytes, steps: Steps, request: Request | None, *, later: bool = False
-    ) -> None:
+    def serve_in_steps(self, request: Request, steps: Steps, size: int) -> None:
+        """Have the lane serve a hot request that takes longer than most; `size` is that of what it keeps until then."""
+        self._take_steps(size, self._guarded(request, steps), request)
+
+    def _guarded(self, request: Request, steps: Steps) -> Steps:
+        try:
+            yield from steps
+        except Exception as exc:
+            self._answer_failure(request, exc)
+
+    def _take_steps(self, size: int, steps: Steps, request: Request | None, *, later: bool = False) -> None:
         if self._lane is None:
             for _ in steps:
                 pass
             return
         refuse = partial(self._refuse_busy, request)
-        self._lane.serve(self, Job(steps, len(payload), self.outbox.read_at, refuse), later=later)
+        self._lane.serve(self, Job(steps, size, self.outbox.read_at, refuse), later=later)
 
     def _refuse_busy(self, request: Request | None) -> None:
         if request is None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from broker.state.data_version import int_of
-from broker.state.subscription import SubscriptionData
+from broker.state.subscription import SubscriptionData, split_in_slices
 from ropewalk.format import fastjson
 from ropewalk.format.sliced_json import finish, loads_in_slices
 
@@ -33,6 +33,8 @@ NAME_SIZE_MAX = 255
 CLIENT_ID_SIZE_MAX = 1_024
 SUBSCRIPTIONS_PER_STEP = 50
 """Subscriptions and groups that are read, or registered, before others are served."""
+TAGS_AT_ONCE_MAX = 100
+"""Tags of a subscription that is read within one step."""
 
 
 class HeartbeatRefused(ValueError):
@@ -142,7 +144,11 @@ def _consumer(entry: dict[str, Any], budget: _Budget) -> Generator[None, None, C
         if budget.steps % SUBSCRIPTIONS_PER_STEP == 0:
             yield
         # A tag costs about as much to read and to keep as a subscription without one.
-        budget.take(1 + _tag_count(value))
+        tags = _tag_count(value)
+        budget.take(1 + tags)
+        if tags > TAGS_AT_ONCE_MAX and isinstance(value.get("subString"), str):
+            yield from split_in_slices(value["subString"])
+            yield
         wishes.append(SubscriptionData.from_json(value, _name(value, "topic")))
     return ConsumerData(
         _name(entry, "groupName"),

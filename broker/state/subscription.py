@@ -8,18 +8,32 @@ compared. Two tags with one hash both pass here, and the client, which has the t
 message without a tag has code 0 and passes `*` alone. SQL92 expressions are carried as they came: they are
 judged by a message's properties (`broker.consume.filters`), which no queue entry holds, so `matches` lets
 everything through for them.
+
+Expressions come from strangers, some thousand tags in each. A text is split and hashed once, and its tags are one
+object for all subscriptions and pulls that have it, while it is remembered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from sys import getsizeof
+from typing import Any, Final
 
 from broker.state.data_version import int_of
 from ropewalk.format.properties import java_hash
+from ropewalk.format.sliced_json import finish
+from ropewalk.lru import SizedCache
 
-__all__ = ["ALL", "SQL92", "TAG", "SubscriptionData", "SubscriptionParseError"]
+__all__ = [
+    "ALL",
+    "SQL92",
+    "TAG",
+    "SubscriptionData",
+    "SubscriptionParseError",
+    "is_at_hand",
+    "split_in_slices",
+]
 
 ALL = "*"
 TAG = "TAG"
@@ -28,6 +42,11 @@ EXPRESSION_SIZE_MAX = 65_536
 """Characters. A header has to fit its frame anyway; this is the most that one pull may ask to split."""
 TAGS_MAX = 5_000
 """Tags of one expression: each is hashed."""
+_AT_ONCE_MAX: Final = 1_000
+"""Characters of an expression that is split as it comes; a longer one is split in steps."""
+_TAGS_PER_STEP: Final = 500
+_TAG_SIZE: Final = 160
+"""Bytes that a tag takes besides its characters: in a tuple, in a set, and as a hash."""
 
 
 class SubscriptionParseError(ValueError):
@@ -59,14 +78,15 @@ class SubscriptionData:
             return cls(topic, expression, version=version, expression_type=kind)
         if not expression or expression == ALL:
             return cls(topic, ALL, version=version, expression_type=kind)
-        if len(expression) > EXPRESSION_SIZE_MAX:
-            raise SubscriptionParseError(f"a subscription of {len(expression)} characters is too long")
-        if expression.count("||") >= TAGS_MAX:
-            raise SubscriptionParseError(f"a subscription of more than {TAGS_MAX} tags")
-        tags = _split(expression)
-        if not tags:
-            raise SubscriptionParseError(f"the subscription {expression!r} of topic {topic} names no tag")
-        return cls(topic, expression, tags, frozenset(map(java_hash, tags)), version, kind)
+        refusal = _size_refusal(expression)
+        if refusal is not None:
+            raise SubscriptionParseError(f"the subscription to topic {topic} {refusal}")
+        known = finish(split_in_slices(expression))
+        if not known.tags:
+            raise SubscriptionParseError(
+                f"the subscription {expression[:80]!r} of topic {topic} names no tag"
+            )
+        return cls(topic, known.expression, known.tags, known.codes, version, kind)
 
     def matches(self, tags_code: int) -> bool:
         """Tell whether a queue entry with this tag hash may match; `True` can still be another tag's hash."""
@@ -123,9 +143,13 @@ class SubscriptionData:
             for code in (int_of(item, _NO_CODE) for item in _items(value.get("codeSet")))
             if code != _NO_CODE
         )
-        if kind == TAG and expression != ALL and not codes:
-            tags = tags or _split(expression)
-            codes = frozenset(map(java_hash, tags))
+        if kind == TAG and expression != ALL:
+            known = finish(split_in_slices(expression))
+            if not codes and tags:
+                codes = frozenset(map(java_hash, tags))
+            if (not codes and not tags) or (codes == known.codes and set(tags) == set(known.tags)):
+                # As nearly all clients say it: the sets of all that do so are one in memory.
+                expression, tags, codes = known.expression, known.tags, known.codes
         return cls(
             topic,
             expression,
@@ -140,9 +164,51 @@ class SubscriptionData:
 _NO_CODE = 1 << 63  # no hash is this large
 
 
-def _split(expression: str) -> tuple[str, ...]:
-    """The tags of an expression, each once, in the order written."""
-    return tuple(dict.fromkeys(tag for part in expression.split("||") if (tag := part.strip())))
+@dataclass(frozen=True, slots=True)
+class _Tags:
+    """The tags of an expression, each once, in the order written, and their hashes."""
+
+    expression: str
+    tags: tuple[str, ...]
+    codes: frozenset[int]
+
+
+_known: Final[SizedCache[str, _Tags]] = SizedCache(count_max=10_000, size_max=16 << 20)
+
+
+def is_at_hand(expression: str) -> bool:
+    """Tell whether `SubscriptionData.parse` takes no time for a tag expression to speak of."""
+    return len(expression) <= _AT_ONCE_MAX or expression in _known or _size_refusal(expression) is not None
+
+
+def split_in_slices(expression: str) -> Generator[None, None, _Tags]:
+    """Split a tag expression within its bounds, a part at each step, and remember its tags."""
+    known = _known.get(expression)
+    if known is None:
+        tags: dict[str, None] = {}
+        codes: set[int] = set()
+        parts = expression.split("||")
+        for at in range(0, len(parts), _TAGS_PER_STEP):
+            if at:
+                yield
+            more = dict.fromkeys(tag for part in parts[at : at + _TAGS_PER_STEP] if (tag := part.strip()))
+            tags |= more
+            codes.update(map(java_hash, more))
+        known = _Tags(expression, tuple(tags), frozenset(codes))
+        size = 2 * getsizeof(expression) + _TAG_SIZE * (4 + len(tags))
+        _known.put(expression, known, size)
+    return known
+
+
+def _size_refusal(expression: str) -> str | None:
+    """Return why a tag expression is not read, behind the words that name it; None if it is."""
+    if len(expression) > EXPRESSION_SIZE_MAX:
+        return f"is too long: it has {len(expression)} characters; at most {EXPRESSION_SIZE_MAX} are read"
+    if expression.count("||") >= TAGS_MAX:
+        return (
+            f"has more than {TAGS_MAX} tags: subscribe to all of them, or to fewer, or filter by a property"
+        )
+    return None
 
 
 def _items(value: Any) -> list[Any]:

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from broker.state.subscription import SubscriptionData, SubscriptionParseError
+from broker.state.subscription import ALL, TAG, SubscriptionData
 from ropewalk.codes import PullSysFlag, RequestCode
 from ropewalk.errors import RemoteProtocolError
 from ropewalk.format.headers import PullMessageHeader, json_decoder
@@ -137,15 +137,12 @@ def learn_template(payload: bytes) -> PullTemplate | None:
         return None
     subscription = None
     if header.sys_flag & PullSysFlag.SUBSCRIPTION:
-        try:
-            subscription = SubscriptionData.parse(
-                header.topic,
-                header.subscription,
-                version=header.sub_version or 0,
-                expression_type=header.expression_type,
-            )
-        except SubscriptionParseError:
+        # Pulls by tags are none of a template's, and a long list of these is not read to find that out.
+        if (header.expression_type or TAG) != TAG or (header.subscription or ALL) != ALL:
             return None
+        subscription = SubscriptionData.parse(
+            header.topic, ALL, version=header.sub_version or 0, expression_type=header.expression_type
+        )
         if not subscription.wants_all:
             return None
     places = []

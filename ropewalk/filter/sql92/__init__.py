@@ -10,7 +10,14 @@ Expressions come from strangers. Their size, their depth and their number of ter
 the only thing that a bad one raises, and `SqlFilter.cost` tells what one evaluation costs at most.
 """
 
-from ropewalk.filter.sql92.evaluate import SqlFilter, compile_filter
+from ropewalk.filter.sql92.evaluate import SqlFilter, compile_filter, compile_in_slices, is_compiled
 from ropewalk.filter.sql92.tokens import EXPRESSION_SIZE_MAX, SqlSyntaxError
 
-__all__ = ["EXPRESSION_SIZE_MAX", "SqlFilter", "SqlSyntaxError", "compile_filter"]
+__all__ = [
+    "EXPRESSION_SIZE_MAX",
+    "SqlFilter",
+    "SqlSyntaxError",
+    "compile_filter",
+    "compile_in_slices",
+    "is_compiled",
+]

@@ -12,17 +12,19 @@ says, exactly where RocketMQ's evaluator throws. So what stands left of an OR is
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from sys import getsizeof
 from typing import Any, Final
 
 from ropewalk.filter.sql92 import syntax
 from ropewalk.filter.sql92.numbers import NotANumber, compare, read_double, read_int, read_long
-from ropewalk.filter.sql92.parser import compare_numbers, parse
+from ropewalk.filter.sql92.parser import compare_numbers, parse_in_slices
 from ropewalk.filter.sql92.syntax import DOUBLE, INT, LONG, Negate, Node, Number, Property, Text, Truth
 from ropewalk.filter.sql92.tokens import SqlSyntaxError
 from ropewalk.format.properties import find_property
+from ropewalk.format.sliced_json import finish
+from ropewalk.lru import SizedCache
 
 Value = bytes | bool | Number | None
 Truth3 = bool | None
@@ -33,7 +35,10 @@ _READERS: Final[dict[str, Callable[[bytes], float]]] = {INT: read_int, LONG: rea
 _COMPARISONS: Final = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _MIRRORED: Final = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
 _SIGNS: Final = {">": (1,), ">=": (0, 1), "<": (-1,), "<=": (-1, 0)}
-_CACHED: Final = 256
+_NODE_SIZE: Final = 800
+"""Bytes that a closure and what it refers to take, about."""
+_VALUE_SIZE: Final = 100
+"""Bytes that a string of an IN takes besides its own."""
 _RFIND_MAX: Final = 32
 """Bytes of a name up to which a search from the end is cheap on every text; longer ones are searched from the front,
 where a search takes time in proportion to the text whatever a stranger put into it."""
@@ -46,6 +51,8 @@ class SqlFilter:
     expression: str
     cost: int
     """Searches through a property text that one evaluation makes at most."""
+    size: int = field(compare=False)
+    """Bytes of memory that it takes, about."""
     _evaluate: Evaluate = field(repr=False, compare=False)
 
     def matches(self, properties: bytes) -> bool:
@@ -61,22 +68,41 @@ def compile_filter(expression: str, *, ignore_rest: bool = False) -> SqlFilter:
 
     `ignore_rest`: take what RocketMQ takes, the longest beginning that is an expression.
     """
-    compiled = _compile(expression, ignore_rest)
+    return finish(compile_in_slices(expression, ignore_rest=ignore_rest))
+
+
+def compile_in_slices(expression: str, *, ignore_rest: bool = False) -> Generator[None, None, SqlFilter]:
+    """Compile an expression as `compile_filter` does, a part at each step; one that is remembered takes none."""
+    compiled = _cache.get((expression, ignore_rest))
+    if compiled is None:
+        try:
+            compiled = yield from _compile(expression, ignore_rest)
+        except SqlSyntaxError as exc:
+            # Errors are remembered too: a client that pulls with a bad expression does so again and again.
+            compiled = exc.with_traceback(None)
+        size = compiled.size if isinstance(compiled, SqlFilter) else _NODE_SIZE
+        _cache.put((expression, ignore_rest), compiled, size + getsizeof(expression))
     if isinstance(compiled, SqlSyntaxError):
         raise SqlSyntaxError(*compiled.args)
     return compiled
 
 
-@lru_cache(_CACHED)
-def _compile(expression: str, ignore_rest: bool) -> SqlFilter | SqlSyntaxError:
-    # Errors are remembered too: a client that pulls with a bad expression does so again and again.
-    try:
-        tree = parse(expression, ignore_rest=ignore_rest)
-    except SqlSyntaxError as exc:
-        return exc.with_traceback(None)
+def is_compiled(expression: str, *, ignore_rest: bool = False) -> bool:
+    """Tell whether `compile_filter` remembers an expression, and takes no time for it."""
+    return (expression, ignore_rest) in _cache
+
+
+_cache: Final[SizedCache[tuple[str, bool], SqlFilter | SqlSyntaxError]] = SizedCache(
+    count_max=1_000, size_max=32 << 20
+)
+
+
+def _compile(expression: str, ignore_rest: bool) -> Generator[None, None, SqlFilter]:
+    tree = yield from parse_in_slices(expression, ignore_rest=ignore_rest)
+    yield
     compiler = _Compiler()
     evaluate = compiler.condition(tree)
-    return SqlFilter(expression, max(1, compiler.searches), evaluate)
+    return SqlFilter(expression, max(1, compiler.searches), compiler.size, evaluate)
 
 
 class _Compiler:
@@ -84,10 +110,12 @@ class _Compiler:
 
     def __init__(self) -> None:
         self.searches = 0
+        self.size = 0
 
     # -- conditions ----------------------------------------------------------------------------------
 
     def condition(self, node: Node) -> Evaluate:
+        self.size += _NODE_SIZE
         match node:
             case syntax.Truth(value=value):
                 return lambda text: value
@@ -105,7 +133,9 @@ class _Compiler:
             case syntax.Order(operator=sign, left=left, right=right):
                 return self._order(sign, _folded(left), _folded(right))
             case syntax.In(name=name, values=values, negated=negated):
-                return self._in(name, frozenset(value.encode() for value in values), negated)
+                wanted = frozenset(value.encode() for value in values)
+                self.size += sum(_VALUE_SIZE + len(value) for value in wanted)
+                return self._in(name, wanted, negated)
             case syntax.TextMatch():
                 return self._text_match(node)
         raise AssertionError(f"no condition: {node}")
@@ -216,6 +246,7 @@ class _Compiler:
     # -- values --------------------------------------------------------------------------------------
 
     def value(self, node: Node) -> Evaluate:
+        self.size += _NODE_SIZE
         match node:
             case Property(name=name):
                 return self._property(name)

@@ -16,7 +16,8 @@ RocketMQ stops behind the longest beginning that is an expression and drops the 
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Generator
+from typing import Final, TypeAlias, TypeVar
 
 from ropewalk.filter.sql92.numbers import INT_MAX, LONG_MAX, compare
 from ropewalk.filter.sql92.syntax import (
@@ -40,12 +41,17 @@ from ropewalk.filter.sql92.syntax import (
     Truth,
 )
 from ropewalk.filter.sql92.tokens import Token, Tokens
+from ropewalk.format.sliced_json import finish
 
 DEPTH_MAX: Final = 50
 """Of parentheses, signs and NOTs around one value, and of the tree."""
 NODES_MAX: Final = 1_000
 """Values and conditions in one expression; the strings of an IN count as one each hundred."""
+PARTS_PER_STEP: Final = 50
+"""Values, signs and strings of an IN that are read in one step."""
 
+_T = TypeVar("_T")
+Steps: TypeAlias = Generator[None, None, _T]
 _ORDERS = (">", ">=", "<", "<=")
 _TEXT_MATCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 _NULL = Truth(None)
@@ -53,9 +59,14 @@ _NULL = Truth(None)
 
 def parse(text: str, *, ignore_rest: bool = False) -> Condition:
     """Return the condition that an expression is. Raises `SqlSyntaxError` and nothing else."""
+    return finish(parse_in_slices(text, ignore_rest=ignore_rest))
+
+
+def parse_in_slices(text: str, *, ignore_rest: bool = False) -> Steps[Condition]:
+    """Read an expression as `parse` does, some values and conditions at each step."""
     parser = _Parser(text)
     first = parser.tokens.current
-    condition = parser.condition(parser.either(), first)
+    condition = parser.condition((yield from parser.either()), first)
     rest = parser.tokens.current
     if rest.kind != "end" and not ignore_rest:
         raise parser.tokens.error(
@@ -75,44 +86,45 @@ def _hint(token: Token) -> str:
 
 
 class _Parser:
-    """One pass over one expression."""
+    """One pass over one expression, in steps: of a stranger's 32 KiB it takes tens of milliseconds."""
 
     def __init__(self, text: str) -> None:
         self.tokens = Tokens(text)
+        self._until_yield = PARTS_PER_STEP
         self._nodes = 0
         self._nesting = 0
 
     # -- from the loosest to the tightest ------------------------------------------------------------
 
-    def either(self) -> Node:
-        return self._chain("OR", AnyOf)
+    def either(self) -> Steps[Node]:
+        return (yield from self._chain("OR", AnyOf))
 
-    def _both(self) -> Node:
-        return self._chain("AND", All)
+    def _both(self) -> Steps[Node]:
+        return (yield from self._chain("AND", All))
 
-    def _chain(self, word: str, node: type[All] | type[AnyOf]) -> Node:
+    def _chain(self, word: str, node: type[All] | type[AnyOf]) -> Steps[Node]:
         """Read conditions that one word joins. A single one stays what it is, value or condition."""
         operand = self._equality if word == "AND" else self._both
         first_token = self.tokens.current
-        first = operand()
+        first = yield from operand()
         if self.tokens.current.kind != word:
             return first
         operands: list[Node] = [self.condition(first, first_token)]
         while self.tokens.current.kind == word:
             self.tokens.advance()
             token = self.tokens.current
-            operands.append(self.condition(operand(), token))
+            operands.append(self.condition((yield from operand()), token))
         return self._new(node(tuple(operands)), first_token)
 
-    def _equality(self) -> Node:
+    def _equality(self) -> Steps[Node]:
         first = self.tokens.current
-        left = self._order()
+        left = yield from self._order()
         while True:
             token = self.tokens.current
             negated = token.kind == "<>"
             if token.kind in ("=", "<>"):
                 self.tokens.advance()
-                left = self._equal(token, left, self._order())
+                left = self._equal(token, left, (yield from self._order()))
             elif token.kind == "IS":
                 self.tokens.advance()
                 negated = self.tokens.current.kind == "NOT"
@@ -135,21 +147,21 @@ class _Parser:
             raise self.tokens.error(token.start, "a truth value can be compared with no number and no string")
         return self._new(Equal(left, right), token)
 
-    def _order(self) -> Node:
-        left = self._unary()
+    def _order(self) -> Steps[Node]:
+        left = yield from self._unary()
         while True:
             token = self.tokens.current
             negated = token.kind == "NOT"
             word = self.tokens.following.kind if negated else token.kind
             if word in _ORDERS and not negated:
                 self.tokens.advance()
-                left = self._ordered(token, left, self._unary())
+                left = self._ordered(token, left, (yield from self._unary()))
             elif word == "BETWEEN":
                 self._skip(negated)
-                left = self._between(token, left, negated)
+                left = yield from self._between(token, left, negated)
             elif word == "IN":
                 self._skip(negated)
-                left = self._in(token, left, negated)
+                left = yield from self._in(token, left, negated)
             elif word in _TEXT_MATCHES:
                 self._skip(negated)
                 text = _unquoted(self._expect("string"))
@@ -172,10 +184,10 @@ class _Parser:
         operator = token.kind
         return self._new(Order(operator, left, right), token)
 
-    def _between(self, token: Token, value: Node, negated: bool) -> Node:
-        low = self._unary()
+    def _between(self, token: Token, value: Node, negated: bool) -> Steps[Node]:
+        low = yield from self._unary()
         self._expect("AND")
-        high = self._unary()
+        high = yield from self._unary()
         if isinstance(low, Number) and isinstance(high, Number) and compare_numbers(high, low) < 0:
             raise self.tokens.error(token.start, "the first bound of BETWEEN is greater than the second")
         below, above = ("<", ">") if negated else (">=", "<=")
@@ -185,7 +197,7 @@ class _Parser:
         )
         return self._new(AnyOf(bounds) if negated else All(bounds), token)
 
-    def _in(self, token: Token, left: Node, negated: bool) -> Node:
+    def _in(self, token: Token, left: Node, negated: bool) -> Steps[Node]:
         if not isinstance(left, Property):
             raise self.tokens.error(token.start, "IN wants a property on its left")
         self._expect("(")
@@ -193,18 +205,24 @@ class _Parser:
         while self.tokens.current.kind == ",":
             self.tokens.advance()
             values.append(_unquoted(self._expect("string")))
+            if len(values) % PARTS_PER_STEP == 0:
+                yield
         self._expect(")")
         self._nodes += len(values) // 100
         return self._new(In(left.name, tuple(values), negated), token)
 
-    def _unary(self) -> Node:
+    def _unary(self) -> Steps[Node]:
+        self._until_yield -= 1
+        if not self._until_yield:
+            self._until_yield = PARTS_PER_STEP
+            yield
         token = self.tokens.current
         if token.kind not in ("+", "-", "NOT"):
-            return self._primary()
+            return (yield from self._primary())
         self._enter(token)
         self.tokens.advance()
         inner = self.tokens.current
-        operand = self._unary()
+        operand = yield from self._unary()
         self._nesting -= 1
         if token.kind == "+":
             return operand
@@ -212,13 +230,13 @@ class _Parser:
             return self._new(Negate(operand), token)
         return self._new(Not(self.condition(operand, inner)), token)
 
-    def _primary(self) -> Node:
+    def _primary(self) -> Steps[Node]:
         token = self.tokens.current
         match token.kind:
             case "(":
                 self._enter(token)
                 self.tokens.advance()
-                inner = self.either()
+                inner = yield from self.either()
                 self._expect(")")
                 self._nesting -= 1
                 return inner
