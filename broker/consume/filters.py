@@ -120,6 +120,7 @@ class _RetryFilter:
     table: FilterTable
     group: str
     cost: int = 8
+    size: int = 200
 
     def matches(self, properties: bytes) -> bool:
         topic = find_property(properties, P.RETRY_TOPIC.encode())

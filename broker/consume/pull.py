@@ -382,7 +382,7 @@ class PullProcessor:
         """Hold the pull if there is nothing for it yet; return whether it is held."""
         if (
             not held.session.is_open
-            or not self._hold.admits(held.session)
+            or not self._hold.admits(held)
             or held.deadline_ms <= self._monotonic_ms()
         ):
             return False

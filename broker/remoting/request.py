@@ -88,6 +88,7 @@ class Request:
         self.body = b""
         self.json = _NO_FIELDS
         self.ext = None
+        self.language = ""
 
     def fields(self) -> dict[str, str]:
         """All extFields as strings."""

@@ -365,7 +365,7 @@ class Session:
             self._answer_failure(request, exc)
 
     def serve_in_steps(self, request: Request, steps: Steps, size: int) -> None:
-        """Have the lane serve a hot request that takes longer than most; `size` is that of what it keeps until then."""
+        """Serve a hot request that takes longer than most in the lane; the request keeps `size` bytes meanwhile."""
         self._take_steps(size, self._guarded(request, steps), request)
 
     def _guarded(self, request: Request, steps: Steps) -> Steps:

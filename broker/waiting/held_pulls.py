@@ -10,20 +10,24 @@ the loop, so none can be lost between them.
                               match are read for; as many in a turn as `TURN_S` allows, the rest in the next ones
 
 Whole clusters wait here, and so do strangers. Once half of `HOLDS_MAX` waits, a connection may have
-`HOLDS_PER_SESSION_MAX`; when all are taken, the connection with most of them has some answered before their time.
+`HOLDS_PER_SESSION_MAX`. When `HOLDS_MAX` wait, or their filters take `FILTERS_SIZE_MAX`, the connection with most, of
+the address with most, has its oldest ones answered before their time, and then the next one, until there is room again.
+Equal filters of many holds are one object, and count once.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, islice
 from struct import Struct
+from sys import getsizeof
 from typing import Final
 
+from broker.remoting.origins import origin_of
 from broker.remoting.request import Request
 from broker.remoting.session import Session
 from ropewalk.filter import PropertyFilter
@@ -32,8 +36,14 @@ from store.queues.consume_queue import ConsumeQueue
 HOLDS_MAX = 100_000
 HOLDS_PER_SESSION_MAX = 1_000
 """Holds of a connection while more than half of `HOLDS_MAX` are taken."""
-_EVICTED: Final = 100
-"""Holds of the connection with most that are answered before their time when there is no room."""
+FILTERS_SIZE_MAX = 64 << 20
+"""Bytes that the filters of all holds may take, equal ones counted once."""
+_ROOM: Final = 16
+"""The part of either bound that is made free when it is reached; twice as much is taken beyond it meanwhile."""
+_SCANNED: Final = 1_000
+"""Holds that are looked at in one step to find who has most."""
+_CODE_SIZE: Final = 32
+"""Bytes that a tag code takes besides its place in a set."""
 FEW: Final = 32
 """Holds of a queue that are read for at once."""
 TURN_S: Final = 0.001
@@ -109,28 +119,53 @@ class PullHold:
         """Whether `run` has something to do."""
         self.size = 0
         """Pulls that wait: each stands in a group of its queue, and is marked `waiting`, and no other is either."""
+        self.filters_size = 0
+        """Bytes of `_filters`."""
+        self._filters: dict[Filter, _Shared] = {}
+        """The filters of all holds."""
+        self._makes_room = False
 
-    def admits(self, session: Session) -> bool:
-        """Tell whether another pull of this connection may wait; makes room where one with many holds is in the way."""
-        if self.size < HOLDS_MAX // 2:
+    def admits(self, held: HeldPull) -> bool:
+        """Tell whether another pull may wait; has room made where there is none."""
+        if self.size < HOLDS_MAX // 2 and self.filters_size < FILTERS_SIZE_MAX:  # HOT: as nearly always
             return True
-        if len(session.held) >= HOLDS_PER_SESSION_MAX:
+        if self.size >= HOLDS_MAX // 2 and len(held.session.held) >= HOLDS_PER_SESSION_MAX:
             return False
-        if self.size >= HOLDS_MAX:
-            self._make_room()
-        return self.size < HOLDS_MAX
+        if self.size < HOLDS_MAX and self.filters_size < FILTERS_SIZE_MAX:
+            return True
+        if not self._makes_room:
+            self._makes_room = True
+            self._begin(self._make_room())
+        return self.size < _beyond(HOLDS_MAX) and (
+            self.filters_size < _beyond(FILTERS_SIZE_MAX) or self._has_filter(held)
+        )
 
-    def _make_room(self) -> None:
-        """Answer the oldest holds of the connection with most before their time, if it has many."""
-        sessions = {held.session for _, _, held in self._deadlines if held.waiting}
-        greedy = max(sessions, key=lambda session: len(session.held), default=None)
-        if greedy is not None and len(greedy.held) > _EVICTED:
-            oldest = islice(
-                (one for one in greedy.held if isinstance(one, HeldPull) and one.waiting), _EVICTED
-            )
-            for held in list(oldest):
-                self._unpark(held)
-                held.answer(held, True)
+    def _has_filter(self, held: HeldPull) -> bool:
+        key = _filter_of(held)
+        return key is None or key in self._filters
+
+    def _make_room(self) -> Steps:
+        """Answer pulls before their time: the oldest ones of who has most, again and again, until there is room."""
+        owners: dict[str, _Owner] = defaultdict(_Owner)
+        by_size = self.filters_size >= FILTERS_SIZE_MAX
+        entries = list(self._deadlines)
+        for at in range(0, len(entries), _SCANNED):
+            yield
+            for _deadline, _number, held in entries[at : at + _SCANNED]:
+                if held.waiting:
+                    owners[origin_of(held.session.peer_host)].add(held, by_size=by_size)
+        count_max, size_max = HOLDS_MAX - HOLDS_MAX // _ROOM, FILTERS_SIZE_MAX - FILTERS_SIZE_MAX // _ROOM
+        while owners and (self.filters_size > size_max if by_size else self.size > count_max):
+            name = max(owners, key=lambda one: owners[one].size)
+            for held in owners[name].pop_oldest_of_greediest(by_size=by_size):
+                if held.waiting:
+                    self._unpark(held)
+                    held.answer(held, True)
+                    yield
+            if not owners[name].holds:
+                del owners[name]
+            yield
+        self._makes_room = False
 
     def park(self, held: HeldPull) -> None:
         """Let a pull wait. A message that became readable since its read wakes it at the end of this turn."""
@@ -141,9 +176,12 @@ class PullHold:
         holds = held.queue.held
         if holds is None:
             holds = held.queue.held = _Holds(held.queue.readable)
-        group = holds.groups.get(_filter_of(held))
+        key = _filter_of(held)
+        if key is not None:
+            key = self._share(held, key)
+        group = holds.groups.get(key)
         if group is None:
-            holds.groups[_filter_of(held)] = {held: None}
+            holds.groups[key] = {held: None}
         else:
             group[held] = None
         holds.size += 1
@@ -153,6 +191,25 @@ class PullHold:
             heapq.heappush(self._deadlines, (held.deadline_ms, next(self._order), held))
             if len(self._deadlines) > 2 * self.size + _DEADLINES_SLACK:
                 self._sweep()
+
+    def _share(self, held: HeldPull, key: Filter) -> Filter:
+        """Count the filter of a hold, and return the one that equal ones are from now on."""
+        shared = self._filters.get(key)
+        if shared is None:
+            shared = self._filters[key] = _Shared(key, _size_of(key))
+            self.filters_size += shared.size
+        elif isinstance(shared.key, frozenset):
+            held.codes, held.matches = shared.key, shared.key.__contains__
+        shared.holds += 1
+        return shared.key
+
+    def _unshare(self, key: Filter, count: int) -> None:
+        shared = self._filters[key]
+        shared.holds -= count
+        if not shared.holds:
+            del self._filters[key]
+            self.filters_size -= shared.size
+            assert self.filters_size >= 0, self.filters_size
 
     def _sweep(self) -> None:
         """Remove from the heap the deadlines of pulls that were answered before their time, which are most."""
@@ -177,7 +234,9 @@ class PullHold:
                 self._begin(self._wake_up(queue, holds))
             return
         queue.held = None
-        for group in holds.groups.values():
+        for key, group in holds.groups.items():
+            if key is not None:
+                self._unshare(key, len(group))
             for held in group:
                 assert held.waiting, "the queue held a pull that was answered"
                 held.waiting = False
@@ -311,10 +370,85 @@ class PullHold:
         holds.size -= 1
         group = holds.groups[key]
         del group[held]
+        if key is not None:
+            self._unshare(key, 1)
         if not group:
             del holds.groups[key]
         if not holds.size and not holds.is_waking:
             held.queue.held = None
+
+
+@dataclass(slots=True)
+class _Shared:
+    """A filter that holds have, and how many."""
+
+    key: Filter
+    size: int
+    holds: int = 0
+
+
+class _Owner:
+    """The holds of one address, weighed by number or by the bytes of their filters, and its connections by weight."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        """Of all its holds; equal filters count once."""
+        self.holds: dict[HeldPull, None] = {}
+        self._weights: Counter[Session] = Counter()
+        self._filters: Counter[Filter] = Counter()
+        self._greediest: list[tuple[int, int, Session]] = []
+        """A heap of its connections, the one with most first; made when it is asked for."""
+
+    def add(self, held: HeldPull, *, by_size: bool) -> None:
+        """Add a hold, before the first of them is popped."""
+        weight, key = _weight_of(held, by_size), _filter_of(held)
+        self.holds[held] = None
+        self._weights[held.session] += weight
+        if not by_size or not self._filters[key]:
+            self.size += weight
+        self._filters[key] += 1
+
+    def pop_oldest_of_greediest(self, *, by_size: bool) -> list[HeldPull]:
+        """Remove and return some holds of the connection with most; there are some."""
+        if not self._greediest:
+            self._greediest = [(-weight, n, one) for n, (one, weight) in enumerate(self._weights.items())]
+            heapq.heapify(self._greediest)
+        _weight, number, session = self._greediest[0]
+        popped = list(islice((one for one in session.held if one in self.holds), FEW))
+        for held in popped:
+            assert isinstance(held, HeldPull)
+            self._remove(held, by_size=by_size)
+        if popped:
+            heapq.heapreplace(self._greediest, (-self._weights[session], number, session))
+        else:
+            heapq.heappop(self._greediest)
+            if not self._greediest:
+                self.holds.clear()  # they were answered meanwhile
+        return popped
+
+    def _remove(self, held: HeldPull, *, by_size: bool) -> None:
+        weight, key = _weight_of(held, by_size), _filter_of(held)
+        del self.holds[held]
+        self._weights[held.session] -= weight
+        self._filters[key] -= 1
+        if not by_size or not self._filters[key]:
+            self.size -= weight
+
+
+def _weight_of(held: HeldPull, by_size: bool) -> int:
+    return _size_of(_filter_of(held)) if by_size else 1
+
+
+def _beyond(bound: int) -> int:
+    """Return how far a bound may be passed while room is made."""
+    return bound + 2 * bound // _ROOM
+
+
+def _size_of(key: Filter) -> int:
+    """Return the bytes that a filter takes, about."""
+    if key is None:
+        return 0
+    return getsizeof(key) + _CODE_SIZE * len(key) if isinstance(key, frozenset) else key.size
 
 
 def _filter_of(held: HeldPull) -> Filter:

@@ -16,6 +16,11 @@ class PropertyFilter(Protocol):
         """Return how many searches through a property text one test makes at most."""
         raise AssertionError  # a protocol has no body to run
 
+    @property
+    def size(self) -> int:
+        """Return the bytes of memory that it takes, about."""
+        raise AssertionError
+
     def matches(self, properties: bytes) -> bool:
         """Return whether the message is wanted."""
         raise AssertionError
