@@ -8,7 +8,7 @@ from dataclasses import replace
 import structlog
 
 from broker.context import BrokerContext
-from broker.state.topics import TopicConfig
+from broker.state.topics import LOADED_QUEUES_MAX, TopicConfig
 from ropewalk.format.names import HIDDEN_TOPICS
 
 log = structlog.get_logger("broker")
@@ -38,7 +38,7 @@ class TopicAdoption:
 
     def _adopt_topic(self, name: str, count: int, now: int) -> None:
         try:
-            self._topics.update(TopicConfig(name, count, count), now)
+            self._topics.update(TopicConfig(name, count, count), now, queues_max=LOADED_QUEUES_MAX)
         except ValueError as exc:
             log.warning(
                 "queues under a name that no topic can have are not served", topic=name, reason=str(exc)
@@ -55,7 +55,8 @@ class TopicAdoption:
                 continue
             count = max((id + 1 for id, queue in queues.items() if queue.next_offset), default=0)
             if config.read_queues < count and not self._topics.is_system(name):
-                self._topics.update(replace(config, read_queues=count, write_queues=count), now)
+                wider = replace(config, read_queues=count, write_queues=count)
+                self._topics.update(wider, now, queues_max=LOADED_QUEUES_MAX)
 
     def adopt_new_queues(self) -> None:
         """Make the topics of messages that have come without them, so that they are served.

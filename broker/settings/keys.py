@@ -181,7 +181,7 @@ _HONOURED: Final = (
     _int("autoCreateGroupsMax", 10_000, 20, 10_000),
     _int("newNamesPerMinute", 100, 1),
     _int("offsetPairsMax", 200_000, 100, 10_000_000),
-    _int("defaultTopicQueueNums", 8, 1, 65_536),
+    _int("defaultTopicQueueNums", 8, 1, 1_024),
     _bool("clusterTopicEnable", True),
     _bool("brokerTopicEnable", True),
     _int("brokerPermission", 6, 0, 7),

@@ -34,8 +34,12 @@ from ropewalk.format.sliced_json import finish
 __all__ = ["TopicConfig", "TopicRules", "TopicTable"]
 
 READ_WRITE = Permission.READ | Permission.WRITE
-QUEUES_MAX = 65_536
-"""Of one topic. RocketMQ has no bound; beyond this a typing error would cost millions of files."""
+QUEUES_MAX = 1_024
+"""Queues of a topic that is made here. RocketMQ has no bound; what grows with queues must not grow without one."""
+LOADED_QUEUES_MAX = 65_536
+"""Queues of a topic that comes from a file or from another member of the group."""
+QUEUES_TOTAL_MAX = 1_000_000
+"""Queues of all topics together, beyond which none is made."""
 
 _KNOWN_FIELDS = frozenset(
     (
@@ -162,6 +166,8 @@ class TopicTable:
         """The generation that `_changes` begins after."""
         self._of_groups = 0
         """The number of topics that are of a group."""
+        self._queue_count: int | None = None
+        """The number of queues of all topics; None where it is counted anew when somebody asks."""
         self._registered: dict[str, tuple[TopicConfig, bytes]] = {}
         """The entries of registrations as last written."""
         self._texts: dict[str, tuple[TopicConfig, str]] = {}  # the entries of topics.json as last written
@@ -206,6 +212,7 @@ class TopicTable:
         for topic in missing:
             self._topics[topic.name] = topic
         if missing:
+            self._queue_count = None
             self._changed(now_ms, *(topic.name for topic in missing))
 
     def creation_refusal(self, name: str, default_topic: str, by: Stranger | None = None) -> str | None:
@@ -223,6 +230,8 @@ class TopicTable:
             return f"its create key {default_topic} does not pass its permission on"
         if name.startswith(_OF_GROUPS):
             return f"{name} belongs to a group that does not exist"
+        if self._queues() >= QUEUES_TOTAL_MAX:
+            return f"the topics of this broker have {self._queues()} queues together, the most is {QUEUES_TOTAL_MAX}"
         used, total = self._counted(), self.rules.topics_max
         if used >= total:
             return (
@@ -230,6 +239,12 @@ class TopicTable:
                 "(autoCreateTopicsMax)"
             )
         return self._new_names.refusal(by, used, total)
+
+    def _queues(self) -> int:
+        """Return the number of queues of all topics."""
+        if self._queue_count is None:
+            self._queue_count = sum(topic.queues for topic in self._topics.values())
+        return self._queue_count
 
     def _counted(self) -> int:
         """Return the number of topics that are of no group."""
@@ -278,28 +293,43 @@ class TopicTable:
 
     # -- an administrator's changes --------------------------------------------------------------------
 
-    def update(self, config: TopicConfig, now_ms: int) -> bool:
+    def update(self, config: TopicConfig, now_ms: int, *, queues_max: int = QUEUES_MAX) -> bool:
         """Create or replace a topic as told. False, and no new version, if it is already just so.
 
         Raises ValueError, in words for the administrator, if the configuration makes no sense or asks for
         what is not built.
         """
-        if (reason := self.refusal(config)) is not None:
+        if (reason := self.refusal(config, queues_max)) is not None:
             raise ValueError(reason)
         if self._topics.get(config.name) == config:
             return False
         self._put(config, now_ms)
         return True
 
-    def refusal(self, config: TopicConfig) -> str | None:
-        """Why `update` would not take this configuration, or None."""
-        return _refusal(config)
+    def refusal(self, config: TopicConfig, queues_max: int = QUEUES_MAX) -> str | None:
+        """Why `update` would not take this configuration, or None.
+
+        A topic that has more queues than `queues_max` keeps them, and other settings of it can be changed.
+        """
+        before = self._topics.get(config.name)
+        had = before.queues if before is not None else 0
+        if queues_max != LOADED_QUEUES_MAX and config.queues > had:
+            total = self._queues() - had + config.queues
+            if total > QUEUES_TOTAL_MAX:
+                return (
+                    f"topic {config.name!r}: all topics of this broker would have {total} queues together, the most "
+                    f"is {QUEUES_TOTAL_MAX}"
+                )
+        return _refusal(config, max(queues_max, had))
 
     def delete(self, name: str, now_ms: int) -> bool:
         """Forget a topic; its queues and offsets are for the caller to remove. False if there was none."""
-        if self._topics.pop(name, None) is None:
+        gone = self._topics.pop(name, None)
+        if gone is None:
             return False
         self._of_groups -= name.startswith(_OF_GROUPS)
+        if self._queue_count is not None:
+            self._queue_count -= gone.queues
         self._texts.pop(name, None)
         self._registered.pop(name, None)
         self._new_names.forget(name)
@@ -321,6 +351,7 @@ class TopicTable:
         gone = [name for name in self._topics if name not in fresh._topics and name not in own]
         changed = [name for name, entry in fresh._topics.items() if self._topics.get(name) != entry]
         self._topics = {**fresh._topics, **own}
+        self._queue_count = None
         self._foreign_topics = fresh._foreign_topics
         self.data_version = fresh.data_version
         self._note_changes(changed + gone)
@@ -333,6 +364,7 @@ class TopicTable:
         fresh.load(value)
         changed = [name for name, entry in fresh._topics.items() if self._topics.get(name) != entry]
         self._topics.update(fresh._topics)
+        self._queue_count = None
         self.data_version = self.data_version.next_after(fresh.data_version, now_ms)
         self._note_changes(changed)
         self._count_of_groups()
@@ -351,6 +383,9 @@ class TopicTable:
 
     def _put(self, config: TopicConfig, now_ms: int) -> TopicConfig:
         self._of_groups += config.name not in self._topics and config.name.startswith(_OF_GROUPS)
+        if self._queue_count is not None:
+            before = self._topics.get(config.name)
+            self._queue_count += config.queues - (before.queues if before is not None else 0)
         self._topics[config.name] = config
         self._foreign_topics.pop(config.name, None)
         self._changed(now_ms, config.name)
@@ -488,12 +523,13 @@ class TopicTable:
                             f"topic {name} of this store has {attribute}={kind}, which Ropewalk cannot read; "
                             "serve the store with RocketMQ, or delete the topic there first"
                         )
-                problem = _out_of_bounds(topic)
+                problem = _out_of_bounds(topic, LOADED_QUEUES_MAX)
             if problem is None:
                 self._topics[name] = topic
             else:
                 self._foreign_topics[name] = entry
                 findings.append(f"topic {name!r} of topics.json is kept but not served: {problem}")
+        self._queue_count = None
         self.data_version = DataVersion.from_json(value.get("dataVersion"))
         self._foreign_fields = {
             key: item for key, item in value.items() if key not in ("dataVersion", "topicConfigTable")
@@ -510,16 +546,18 @@ def permission_mask(broker_permission: int) -> int:
 
 def _refusal(config: TopicConfig) -> str | None:
     problem = names.check_topic(config.name) or _out_of_bounds(config)
+def _refusal(config: TopicConfig, queues_max: int) -> str | None:
+    problem = names.check_topic(config.name) or _out_of_bounds(config, queues_max)
     for attribute, kind in _NOT_BUILT.items():
         if config.attributes.get(attribute, "").casefold() == kind.casefold():
             problem = problem or f"{attribute}={kind} is not built"
     return f"topic {config.name!r}: {problem}" if problem is not None else None
 
 
-def _out_of_bounds(config: TopicConfig) -> str | None:
-    if not (0 <= config.read_queues <= QUEUES_MAX and 0 <= config.write_queues <= QUEUES_MAX):
+def _out_of_bounds(config: TopicConfig, queues_max: int) -> str | None:
+    if not (0 <= config.read_queues <= queues_max and 0 <= config.write_queues <= queues_max):
         return (
-            f"{config.read_queues} read and {config.write_queues} write queues are not within 0..{QUEUES_MAX}"
+            f"{config.read_queues} read and {config.write_queues} write queues are not within 0..{queues_max}"
         )
     if not 0 <= config.perm <= 15:
         return f"permission {config.perm} has unknown bits"

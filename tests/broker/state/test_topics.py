@@ -216,6 +216,32 @@ class TestChanges:
             topics.update(config, NOW)
         assert topics.generation == generation
 
+    def test_a_topic_that_came_with_more_queues_is_served_and_can_be_changed_but_gets_no_more(self) -> None:
+        topics = table()
+        entry = {"topicName": "Old", "readQueueNums": 65_536, "writeQueueNums": 65_536, "perm": 6}
+        assert topics.load({"topicConfigTable": {"Old": entry}}) == []
+        assert topics.update(TopicConfig("Old", 65_536, 65_536, 4), NOW)
+        assert topics.update(TopicConfig("Old", 2_000, 2_000, 6), NOW)
+        with pytest.raises(ValueError, match=r"2001 write queues are not within 0\.\.2000"):
+            topics.update(TopicConfig("Old", 2_000, 2_001), NOW)
+        found = topics.load({"topicConfigTable": {"TooMany": {**entry, "readQueueNums": 65_537}}})
+        assert "65537" in found[0]
+
+    def test_the_queues_of_all_topics_together_have_a_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("broker.state.topics.QUEUES_TOTAL_MAX", 3_000)
+        topics = table()
+        had = sum(topic.queues for topic in topics)
+        assert topics.update(TopicConfig("T1", 1_000, 1_000), NOW)
+        rest = 3_000 - 1_000 - had
+        assert topics.update(TopicConfig("T2", rest, rest), NOW)
+        with pytest.raises(ValueError, match=r"3001 queues together, the most is 3000"):
+            topics.update(TopicConfig("T3", 1, 1), NOW)
+        assert "3000 queues together" in (topics.creation_refusal("T4", "TBW102") or "")
+        assert topics.update(TopicConfig("T2", rest - 4, rest - 4), NOW), "one may become smaller"
+        assert topics.creation_refusal("T4", "TBW102") is None
+        topics.delete("T1", NOW)
+        assert topics.update(TopicConfig("T3", 1_000, 1_000), NOW)
+
     def test_deleting_what_is_not_there_is_no_change(self) -> None:
         topics = table()
         version = topics.data_version
