@@ -3,17 +3,22 @@
 Handlers live in the `admin_*` files, one file for one idea. They are called on the loop and own no state: the tables
 do. What they look up on disk goes to one helper thread of their own, so that a tool which asks about a thousand queues
 never delays a consumer; its place in line is bounded, and past it tools are told to come back.
+
+An answer that grows with queues, groups, topics or clients is collected, and written, by generators: in steps of the
+cold lane (`collect`, `in_pieces`). So is a change of many entries; once begun, it goes on to its end
+(`AdminContext.change`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
 from broker.context import BrokerContext
+from broker.remoting.large_answers import ENTRIES_PER_STEP, Work
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session, Stepwise
 from broker.settings.config import BrokerConfig
@@ -24,14 +29,15 @@ from ropewalk.format.sliced_json import loads_at_once, loads_in_slices
 from store.io.workers import Worker
 
 __all__ = [
-    "ENTRIES_PER_STEP",
+    "CHANGES_PER_STEP",
+    "ROWS_MAX",
     "AdminContext",
     "Handler",
     "body_of",
     "by_slices",
+    "collect",
     "entries_in_slices",
     "object_of",
-    "table_in_slices",
 ]
 
 log = structlog.get_logger("broker.admin")
@@ -44,8 +50,12 @@ Handler: TypeAlias = Callable[[Session, Command], Command | Stepwise | None]
 
 BODY_SIZE_MAX = 4 << 20
 """Bytes of a list of topics or groups; any other body is read at once, and is bounded by that."""
-ENTRIES_PER_STEP = 50
+CHANGES_PER_STEP = 20
 """Topics or groups of a list that are judged or made before others are served."""
+ROWS_MAX = 65_536
+"""Queues of one answer: as many as the largest topic of RocketMQ's that is served here has."""
+ROWS_TOTAL_MAX = 4 * ROWS_MAX
+"""Queues of all answers that are being made."""
 
 
 class Making:
@@ -109,11 +119,18 @@ class AdminContext:
             statistics.created(what, ok=ok, is_system=one.is_system, took_s=took_s)
 
     def later(
-        self, session: Session, request: Command, job: Callable[[], T], answer: Callable[[T], Command]
+        self,
+        session: Session,
+        request: Command,
+        job: Callable[[], T],
+        answer: Callable[[T], Command | Stepwise],
+        *,
+        must_end: bool = False,
     ) -> None:
         """Answer with the result of `job`, which runs on the helper thread.
 
-        `answer` runs on the loop and may refuse.
+        `answer` runs on the loop, in steps where it returns such, and may refuse. With `must_end` it takes all of
+        them, whether or not the connection lasts.
         """
         worker = self._helper()
 
@@ -129,16 +146,22 @@ class AdminContext:
                 if isinstance(found, Exception):
                     raise found
                 reply = answer(found)
-            except RequestRefused as refused:
-                reply = request.reply(refused.code, str(refused))
-            except OSError as exc:
-                reply = request.reply(ResponseCode.SYSTEM_ERROR, f"the disk could not be read: {exc}")
             except Exception as exc:
-                log.exception("a look-up failed", code=request.code)
-                reply = request.reply(ResponseCode.SYSTEM_ERROR, f"{type(exc).__name__}: {exc}")
-            self.send(session, request, reply)
+                reply = _failure(request, exc)
+            if isinstance(reply, Generator):
+                session.answer_in_steps(request, _answered(request, reply), must_end=must_end)
+            else:
+                self.send(session, request, reply)
 
         worker.submit(look, bring)
+
+    def answer_in_steps(self, session: Session, request: Command, steps: Stepwise) -> None:
+        """Answer a request in steps that begin when something came from elsewhere."""
+        session.answer_in_steps(request, _answered(request, steps))
+
+    def change(self, session: Session, request: Command, steps: Stepwise) -> None:
+        """Answer a request that changes many entries, in steps that are all taken, whether or not the client stays."""
+        session.answer_in_steps(request, _answered(request, steps), must_end=True)
 
     def run(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
         """Run a job for other members of the group on the helper thread; refused when too much waits already."""
@@ -174,6 +197,23 @@ class AdminContext:
         session.outbox.send(request, answer)
 
 
+def _failure(request: Command, exc: Exception) -> Command:
+    """Return the answer to a request whose work has failed."""
+    if isinstance(exc, RequestRefused):
+        return request.reply(exc.code, str(exc))
+    if isinstance(exc, OSError):
+        return request.reply(ResponseCode.SYSTEM_ERROR, f"the disk could not be read: {exc}")
+    log.exception("a look-up failed", code=request.code, exc_info=exc)
+    return request.reply(ResponseCode.SYSTEM_ERROR, f"{type(exc).__name__}: {exc}")
+
+
+def _answered(request: Command, steps: Stepwise) -> Stepwise:
+    try:
+        return (yield from steps)
+    except Exception as exc:
+        return _failure(request, exc)
+
+
 def _guarded_steps(request: Command, steps: Stepwise) -> Stepwise:
     try:
         return (yield from steps)
@@ -194,19 +234,35 @@ def body_of(request: Command, value: Any) -> Command:
     return request.reply(ResponseCode.SUCCESS, body=fastjson.dumps(value))
 
 
-def table_in_slices(
-    request: Command, fields: Mapping[str, Any], table: str, rows: Mapping[str, T], write: Callable[[T], Any]
-) -> Stepwise:
-    """Return success with a whole table, written a slice at each step; `fields` stand before it."""
-    parts: list[bytes] = []
-    for count, (name, row) in enumerate(list(rows.items()), 1):
-        parts.append(fastjson.dumps(name) + b":" + fastjson.dumps(write(row)))
+class _Rows(list[T]):
+    """Rows of an answer, which count among `ROWS_TOTAL_MAX` for as long as somebody holds them."""
+
+    total = 0
+
+    def __del__(self) -> None:
+        _Rows.total -= len(self)
+
+
+def collect(found: Iterable[T | None]) -> Work[list[T]]:
+    """Collect the rows of an answer; None stands for work without a row. Raises `RequestRefused` for too many."""
+    rows: _Rows[T] = _Rows()
+    for count, row in enumerate(found, 1):
+        if row is not None:
+            if len(rows) >= ROWS_MAX:
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the answer would be about more than {ROWS_MAX} queues: ask for one topic or group at a time",
+                )
+            if _Rows.total >= ROWS_TOTAL_MAX:
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_BUSY,
+                    "[OVERLOAD]system busy, answers about too many queues are being made",
+                )
+            rows.append(row)
+            _Rows.total += 1
         if count % ENTRIES_PER_STEP == 0:
             yield
-    texts = {name: fastjson.dumps(value) for name, value in fields.items()}
-    texts[table] = b"{%b}" % b",".join(parts)
-    body = b",".join(fastjson.dumps(name) + b":" + texts[name] for name in sorted(texts))
-    return request.reply(ResponseCode.SUCCESS, body=b"{%b}" % body)
+    return rows
 
 
 def object_of(request: Command) -> dict[str, Any]:
@@ -238,11 +294,11 @@ def entries_in_slices(
 
 
 def by_slices(work: Callable[..., object], entries: Sequence[Any]) -> Generator[None, None, None]:
-    """Call `work` with the entries of a list, `ENTRIES_PER_STEP` at a time, between which other clients are served."""
-    for start in range(0, len(entries), ENTRIES_PER_STEP):
+    """Call `work` with the entries of a list, `CHANGES_PER_STEP` at a time, between which other clients are served."""
+    for start in range(0, len(entries), CHANGES_PER_STEP):
         if start:
             yield
-        work(*entries[start : start + ENTRIES_PER_STEP])
+        work(*entries[start : start + CHANGES_PER_STEP])
 
 
 def _checked_object(value: Any) -> dict[str, Any]:

@@ -9,7 +9,9 @@ comes back with the next heartbeat of a consumer that still runs.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from broker.admin.base import (
@@ -19,17 +21,23 @@ from broker.admin.base import (
     by_slices,
     entries_in_slices,
     object_of,
-    table_in_slices,
 )
 from broker.consume.filters import FilterRules, check_expression
+from broker.remoting.large_answers import (
+    body_in_steps,
+    written_list,
+    written_object,
+    written_table,
+)
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session, Stepwise
+from broker.state.clients import Member
 from broker.state.groups import READ_FORBIDDEN, SubscriptionGroupConfig
 from broker.state.statistics import CONSUMER_GROUP
-from broker.state.subscription import TAG
+from broker.state.subscription import TAG, SubscriptionData
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.filter.sql92 import SqlSyntaxError, compile_in_slices
-from ropewalk.format import names
+from ropewalk.format import fastjson, names
 from ropewalk.format.headers import (
     ConsumerGroupHeader,
     DeleteGroupHeader,
@@ -103,14 +111,20 @@ class AdminGroups:
             groups.update(config, self._broker.now_ms())
         groups.write_entries(config.name for config in configs)
 
-    def delete(self, session: Session, request: Command) -> Command | None:
+    def delete(self, session: Session, request: Command) -> None:
         header = decode_header(DeleteGroupHeader, request.ext)
-        broker = self._broker
-        broker.groups.delete(header.group_name, broker.now_ms())
-        if header.clean_offset:
-            broker.offsets.remove_group(header.group_name)
-        broker.statistics.forget_group(header.group_name)
-        return self._kept(session, request, request.reply(ResponseCode.SUCCESS))
+        broker, name = self._broker, header.group_name
+        broker.groups.delete(name, broker.now_ms())
+        broker.statistics.forget_group(name)
+
+        def steps() -> Stepwise:
+            if header.clean_offset:
+                yield from broker.offsets.remove_pairs(
+                    (topic, name) for topic in broker.offsets.topics_of(name)
+                )
+            return self._kept(session, request, request.reply(ResponseCode.SUCCESS))
+
+        self._context.change(session, request, steps())
 
     def forbidden(self, session: Session, request: Command) -> Command | None:
         """Say whether a group may read a topic; change it first if `readable` is given."""
@@ -141,12 +155,15 @@ class AdminGroups:
     def all(self, session: Session, request: Command) -> Stepwise:
         """The whole table in one answer: without a `totalGroupNum` nobody asks for further pages."""
         groups = self._broker.groups
-        table, write = "subscriptionGroupTable", SubscriptionGroupConfig.to_json
-        return table_in_slices(request, groups.wrapper_fields(), table, groups.shown(), write)
+        table = written_table(groups.shown().items(), SubscriptionGroupConfig.to_json)
+        forbidden = written_table(groups.forbidden(), dict)
+        fields = {**groups.wrapper_fields(), "forbiddenTable": forbidden}
+        return body_in_steps(request, {**fields, "subscriptionGroupTable": table})
 
-    def topics_of(self, session: Session, request: Command) -> Command:
+    def topics_of(self, session: Session, request: Command) -> Stepwise:
         group = decode_header(GroupHeader, request.ext).group
-        return body_of(request, {"topicList": self._broker.offsets.topics_of(group)})
+        topics = map(fastjson.dumps, self._broker.offsets.topics_of(group))
+        return body_in_steps(request, {"topicList": written_list(topics)})
 
     def subscription_of(self, session: Session, request: Command) -> Command:
         header = decode_header(GroupHeader, request.ext)
@@ -162,26 +179,34 @@ class AdminGroups:
 
     # -- who is connected ----------------------------------------------------------------------------
 
-    def consumer_connections(self, session: Session, request: Command) -> Command:
+    def consumer_connections(self, session: Session, request: Command) -> Stepwise:
         group = decode_header(ConsumerGroupHeader, request.ext).consumer_group
         info = self._broker.clients.consumer_group(group)
         if info is None:
             raise RequestRefused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online")
-        return body_of(request, info.connection_body())
+        fields = {
+            "connectionSet": _connections(info.members),
+            "consumeFromWhere": info.consume_from_where,
+            "consumeType": info.consume_type,
+            "messageModel": info.message_model,
+            "subscriptionTable": written_table(list(info.subscriptions.items()), SubscriptionData.to_json),
+        }
+        return body_in_steps(request, fields)
 
-    def producer_connections(self, session: Session, request: Command) -> Command:
+    def producer_connections(self, session: Session, request: Command) -> Stepwise:
         group = decode_header(ProducerGroupHeader, request.ext).producer_group
-        body = self._broker.clients.producer_connection_body(group)
-        if body is None:
+        members = self._broker.clients.producer_members(group)
+        if not members:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist")
-        return body_of(request, body)
+        return body_in_steps(request, {"connectionSet": _connections(members)})
 
-    def all_producers(self, session: Session, request: Command) -> Command:
+    def all_producers(self, session: Session, request: Command) -> Stepwise:
         clients = self._broker.clients
         # Members are timed by the monotonic clock; people are shown where that is on the wall clock of now.
         shown_ms = self._broker.now_ms() - self._broker.monotonic_ms()
-        table = {
-            group: [
+
+        def shown(member: Member) -> bytes:
+            return fastjson.dumps(
                 {
                     "clientId": member.client_id,
                     "language": member.language,
@@ -189,11 +214,13 @@ class AdminGroups:
                     "remoteIP": f"/{member.address}",  # as Java writes an address
                     "version": member.version,
                 }
-                for member in clients.producer_members(group).values()
-            ]
-            for group in clients.producer_groups()
-        }
-        return body_of(request, {"data": table})
+            )
+
+        def entry(group: str) -> Iterator[bytes]:
+            members = clients.producer_members(group).values()
+            return chain([fastjson.dumps(group) + b":"], written_list(map(shown, members)))
+
+        return body_in_steps(request, {"data": written_object(map(entry, clients.producer_groups()))})
 
     def check_client(self, session: Session, request: Command) -> Stepwise:
         """Check the subscription of a client before it starts: its filter is served, and can be parsed."""
@@ -208,3 +235,8 @@ class AdminGroups:
                         yield from compile_in_slices(text, ignore_rest=rules.ignore_rest)
                 check_expression(rules, text, str(kind))
         return request.reply(ResponseCode.SUCCESS)
+
+
+def _connections(members: Mapping[Hashable, Member]) -> Iterator[bytes]:
+    """Yield the fragments of a list of members."""
+    return written_list(fastjson.dumps(member.to_json()) for member in list(members.values()))

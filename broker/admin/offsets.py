@@ -8,16 +8,33 @@ for that purpose; a commit that still speaks of the old place changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, groupby, starmap
+from operator import attrgetter, itemgetter
+from typing import Final, NamedTuple
 
-from broker.admin.base import AdminContext, Handler, body_of, table_in_slices
+from broker.admin.base import (
+    AdminContext,
+    Handler,
+    body_of,
+    collect,
+)
+from broker.remoting.large_answers import (
+    ENTRIES_PER_STEP,
+    body_in_steps,
+    in_pieces,
+    large_answer,
+    written_fields,
+    written_list,
+    written_object,
+)
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session, Stepwise
+from broker.state.offsets import SEPARATOR
 from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.format.fastjson import IntKeys, QueueKey, QueueKeys
+from ropewalk.format import fastjson
+from ropewalk.format.fastjson import QueueKey, QueueKeys
 from ropewalk.format.headers import (
     BrokerConsumeStatsHeader,
     CloneGroupOffsetHeader,
@@ -28,22 +45,31 @@ from ropewalk.format.headers import (
     decode_header,
 )
 from ropewalk.format.remoting import Command
-from store.queues.consume_queue import ConsumeQueue
-from store.read.store_times import offset_by_time, store_times
+from store.queues.consume_queue import ConsumeQueue, FrozenQueue
+from store.read.store_times import Spot, offset_by_time, spot_of, times_at
 
-LONG_MAX = 2**63 - 1
+LONG_MAX: Final = 2**63 - 1
+TOPICS_MAX: Final = 10_000
+"""Topics that a request about one group may name."""
 
 
-@dataclass(slots=True)
-class _Row:
-    """One queue of one group: where it ends, and where the group is."""
+class _Row(NamedTuple):
+    """One queue of one group: its end, the place of the group, and the spot of the message before that."""
 
     topic: str
     queue_id: int
-    queue: ConsumeQueue | None
     end: int
     committed: int
     fetched: int
+    before: Spot
+
+
+class _Span(NamedTuple):
+    """One queue of one group, and the spots of its first and last message and of those around the group's place."""
+
+    queue_id: int
+    committed: int
+    spots: tuple[Spot, Spot, Spot, Spot]
 
 
 class AdminOffsets:
@@ -65,206 +91,270 @@ class AdminOffsets:
 
     # -- how far groups have read --------------------------------------------------------------------
 
-    def consume_stats(self, session: Session, request: Command) -> None:
+    def consume_stats(self, session: Session, request: Command) -> Stepwise:
         """Return the progress of a group: the end of each queue, the group's place in it, and the time of the message
         before that.
         """
         header = decode_header(ConsumeStatsHeader, request.ext)
         group = header.consumer_group
-        named = [header.topic or "", *(header.topic_list or "").split(";")]
+        named = [header.topic or "", *(header.topic_list or "").split(";", TOPICS_MAX)]
+        if len(named) > TOPICS_MAX:
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER, f"topicList names more than {TOPICS_MAX} topics"
+            )
         topics = [topic for topic in named if topic.strip()] or self._broker.offsets.topics_of(group)
-        rows = [row for topic in self._read_by(group, topics) for row in self._rows(group, topic)]
+        rows = yield from collect(self._rows(group, topics))
 
-        def answer(times: list[int]) -> Command:
-            return body_of(request, self._stats_body(group, rows, times))
+        def answer(times: list[int]) -> Stepwise:
+            pieces = yield from in_pieces(self._stats(group, rows, iter(times)))
+            return large_answer(request, pieces)
 
-        self._context.later(session, request, self._times(rows), answer)
+        self._context.later(session, request, self._times(row.before for row in rows), answer)
+        return None
 
-    def broker_consume_stats(self, session: Session, request: Command) -> None:
+    def broker_consume_stats(self, session: Session, request: Command) -> Stepwise:
         """Every group of this broker, one entry for each of its topics."""
         only_ordered = decode_header(BrokerConsumeStatsHeader, request.ext).is_order
         broker = self._broker
-        found: list[tuple[str, list[_Row]]] = []
-        for config in broker.groups:
-            for topic in self._read_by(config.name, broker.offsets.topics_of(config.name)):
-                if topic.order or not only_ordered:
-                    found.append((config.name, list(self._rows(config.name, topic))))
-        rows = [row for _group, part in found for row in part]
+        behind = in_flight = 0
 
-        def answer(times: list[int]) -> Command:
-            left = iter(times)
-            by_group: dict[str, list[dict[str, Any]]] = {}
-            for group, part in found:
-                body = self._stats_body(group, part, [next(left) for _ in part])
-                by_group.setdefault(group, []).append(body)
+        def rows_of_all() -> Iterator[tuple[str, _Row] | None]:
+            nonlocal behind, in_flight
+            for config in broker.groups:
+                yield None
+                for row in self._rows(config.name, broker.offsets.topics_of(config.name), only_ordered):
+                    if row is not None:
+                        behind += row.end - row.committed
+                        in_flight += row.fetched - row.committed
+                    yield (config.name, row) if row is not None else None
+
+        rows = yield from collect(rows_of_all())
+
+        def of_group(group: str, found: Iterable[tuple[str, _Row]], times: Iterator[int]) -> Iterator[bytes]:
+            by_topic = groupby((row for _group, row in found), key=attrgetter("topic"))
+            stats = (self._stats(group, list(part), times) for _topic, part in by_topic)
+            return chain([b"{%b:" % fastjson.dumps(group)], written_list(stats), [b"}"])
+
+        def answer(found: list[int]) -> Stepwise:
             address, port = broker.address
-            return body_of(
-                request,
-                {
-                    "brokerAddr": f"{address}:{port}",
-                    "consumeStatsList": [{group: stats} for group, stats in by_group.items()],
-                    "totalDiff": sum(row.end - row.committed for row in rows),
-                    "totalInflightDiff": sum(row.fetched - row.committed for row in rows),
-                },
-            )
+            times, by_group = iter(found), groupby(rows, key=itemgetter(0))
+            fields = {
+                "brokerAddr": f"{address}:{port}",
+                "consumeStatsList": written_list(of_group(group, part, times) for group, part in by_group),
+                "totalDiff": behind,
+                "totalInflightDiff": in_flight,
+            }
+            return body_in_steps(request, fields)
 
-        self._context.later(session, request, self._times(rows), answer)
+        self._context.later(session, request, self._times(row.before for _group, row in rows), answer)
+        return None
 
-    def _read_by(self, group: str, topics: list[str]) -> Iterator[TopicConfig]:
-        """Of these topics those that exist and that a group which is online still reads."""
+    def _rows(self, group: str, topics: Iterable[str], only_ordered: bool = False) -> Iterator[_Row | None]:
+        """Yield the queues of those topics that exist and that a group which is online still reads; None for others."""
         live = self._broker.clients.consumer_group(group)
         for name in dict.fromkeys(topics):
             config = self._broker.topics.get(name)
+            yield None
             if config is None or (live is not None and live.subscriptions and name not in live.subscriptions):
                 continue
-            yield config
+            if config.order or not only_ordered:
+                for n in range(config.read_queues):
+                    queue, end, committed = self._place(group, name, n)
+                    # A client may ask for any offset; beyond the end there was nothing to fetch.
+                    fetched = max(committed, min(self._broker.offsets.fetched(group, name, n), end))
+                    yield _Row(name, n, end, committed, fetched, spot_of(queue, committed - 1))
 
-    def _rows(self, group: str, topic: TopicConfig) -> Iterator[_Row]:
+    def _place(self, group: str, topic: str, queue_id: int) -> tuple[ConsumeQueue | None, int, int]:
+        """Return a queue, its end, and the place of a group in it."""
+        queue = self._broker.store.find_queue(topic, queue_id)
+        committed = self._broker.offsets.query(group, topic, queue_id) or 0
+        return queue, queue.readable if queue else 0, committed
+
+    def _times(self, spots: Iterable[Spot]) -> Callable[[], list[int]]:
+        """Return a job for the store times at many spots."""
+        log = self._broker.store.log
+        return lambda: times_at(log, list(spots))
+
+    def _stats(self, group: str, rows: Sequence[_Row], times: Iterator[int]) -> Iterator[bytes]:
+        """Yield the fragments of a group's progress in some queues."""
         broker = self._broker
-        committed = broker.offsets.queues(group, topic.name)
-        for n in range(topic.read_queues):
-            queue = broker.store.find_queue(topic.name, n)
-            end = queue.readable if queue else 0
-            at = max(committed.get(n, 0), 0)
-            # A client may ask for any offset; beyond the end there was nothing to fetch.
-            fetched = max(at, min(broker.offsets.fetched(group, topic.name, n), end))
-            yield _Row(topic.name, n, queue, end, at, fetched)
+        name, now = broker.config.broker_name, broker.now_ms()
 
-    def _times(self, rows: list[_Row]) -> Any:
-        return store_times(self._broker.store.log, ((row.queue, row.committed - 1) for row in rows))
-
-    def _stats_body(self, group: str, rows: list[_Row], times: list[int]) -> dict[str, Any]:
-        broker = self._broker
-        table = QueueKeys()
-        for row, time in zip(rows, times, strict=True):
-            table[QueueKey(row.topic, broker.config.broker_name, row.queue_id)] = {
+        def entry(row: _Row) -> bytes:
+            place = {
                 "brokerOffset": row.end,
                 "consumerOffset": row.committed,
-                "lastTimestamp": max(time, 0),
+                "lastTimestamp": max(next(times), 0),
                 "pullOffset": row.fetched,
             }
-        now = broker.now_ms()
-        topics = dict.fromkeys(row.topic for row in rows)
-        tps = sum((broker.statistics.group_get_tps(topic, group, now) for topic in topics), 0.0)
-        return {"consumeTps": tps, "offsetTable": table}
+            return fastjson.dumps(QueueKeys({QueueKey(row.topic, name, row.queue_id): place}))[1:-1]
 
-    def time_span(self, session: Session, request: Command) -> None:
+        def tps() -> Iterator[bytes]:
+            total = 0.0
+            for topic, part in groupby(rows, key=attrgetter("topic")):
+                total += broker.statistics.group_get_tps(topic, group, now)
+                yield from (b"" for _ in part)
+            yield fastjson.dumps(total)
+
+        return written_fields({"consumeTps": tps(), "offsetTable": written_object(map(entry, rows))})
+
+    def time_span(self, session: Session, request: Command) -> Stepwise:
         """For each queue: the times of its first and last message and of the group's place, and how late that is."""
         header = decode_header(TopicGroupHeader, request.ext)
         broker = self._broker
         topic = self._topic(header.topic)
-        rows = list(self._rows(header.group, topic))
-        places = [
-            (row.queue, offset)
-            for row in rows
-            for offset in (
-                row.queue.min_offset if row.queue else 0,
-                row.end - 1,
-                row.committed - 1,
-                row.committed,
+
+        def span(n: int) -> _Span:
+            queue, end, committed = self._place(header.group, topic.name, n)
+            low = queue.min_offset if queue else 0
+            spots = (
+                spot_of(queue, low), spot_of(queue, end - 1), spot_of(queue, committed - 1), spot_of(queue, committed)
+            )  # fmt: skip
+            return _Span(n, committed, spots)
+
+        spans = yield from collect(map(span, range(topic.read_queues)))
+
+        def text(one: _Span, times: Iterator[int]) -> bytes:
+            first, last, consumed, following = (next(times) for _ in one.spots)
+            return fastjson.dumps(
+                {
+                    "consumeTimeStamp": consumed if one.committed > 0 else first,
+                    "delayTime": max(broker.now_ms() - following, 0) if following >= 0 else 0,
+                    "maxTimeStamp": last,
+                    "messageQueue": {
+                        "brokerName": broker.config.broker_name,
+                        "queueId": one.queue_id,
+                        "topic": topic.name,
+                    },
+                    "minTimeStamp": first,
+                }
             )
-        ]
 
-        def answer(times: list[int]) -> Command:
-            spans = []
-            for n, row in enumerate(rows):
-                first, last, consumed, following = times[4 * n : 4 * n + 4]
-                spans.append(
-                    {
-                        "consumeTimeStamp": consumed if row.committed > 0 else first,
-                        "delayTime": max(broker.now_ms() - following, 0) if following >= 0 else 0,
-                        "maxTimeStamp": last,
-                        "messageQueue": {
-                            "brokerName": broker.config.broker_name,
-                            "queueId": row.queue_id,
-                            "topic": row.topic,
-                        },
-                        "minTimeStamp": first,
-                    }
-                )
-            return body_of(request, {"consumeTimeSpanSet": spans})
+        def answer(times: list[int]) -> Stepwise:
+            left = iter(times)
+            return body_in_steps(
+                request, {"consumeTimeSpanSet": written_list(text(one, left) for one in spans)}
+            )
 
-        self._context.later(session, request, store_times(self._broker.store.log, places), answer)
+        self._context.later(
+            session, request, self._times(chain.from_iterable(one.spots for one in spans)), answer
+        )
+        return None
 
     def all_offsets(self, session: Session, request: Command) -> Stepwise:
         offsets = self._broker.offsets
+
+        def entry(topic: str, group: str) -> Iterator[bytes]:
+            queues = offsets.queues(group, topic)
+            key = fastjson.dumps(f"{topic}{SEPARATOR}{group}") + b":"
+            return chain([key], written_object(b"%d:%d" % each for each in queues.items()))
+
         fields = offsets.wrapper_fields(self._broker.now_ms())
-        return table_in_slices(request, fields, "offsetTable", offsets.shown(), IntKeys)
+        return body_in_steps(
+            request, {**fields, "offsetTable": written_object(starmap(entry, offsets.keys()))}
+        )
 
     def delay_offsets(self, session: Session, request: Command) -> Command:
         return body_of(request, self._context.delay_offsets())
 
-    def correction(self, session: Session, request: Command) -> Command:
+    def correction(self, session: Session, request: Command) -> Stepwise:
         """The least offset any group has in each queue; as large as can be where `compareGroup` is behind it."""
         header = decode_header(CorrectionOffsetHeader, request.ext)
         broker = self._broker
         # Filtered groups are left out of the comparison. The original deletes their offsets, which nobody asked for.
-        left_out = {group.strip() for group in (header.filter_groups or "").split(",")}
+        left_out = {group.strip() for group in (header.filter_groups or "").split(",", TOPICS_MAX)}
         least: dict[int, int] = {}
-        for group in broker.offsets.groups_of(header.topic):
-            for queue_id, offset in broker.offsets.queues(group, header.topic).items():
-                queue = broker.store.find_queue(header.topic, queue_id)
-                if group not in left_out and offset >= (queue.min_offset if queue else 0):
-                    least[queue_id] = min(offset, least.get(queue_id, offset))
-        for queue_id, offset in broker.offsets.queues(header.compare_group, header.topic).items():
+        for count, (group, queue_id, offset) in enumerate(
+            self._offsets_of((header.topic, group) for group in broker.offsets.groups_of(header.topic)), 1
+        ):
+            queue = broker.store.find_queue(header.topic, queue_id)
+            if group not in left_out and offset >= (queue.min_offset if queue else 0):
+                least[queue_id] = min(offset, least.get(queue_id, offset))
+            if count % ENTRIES_PER_STEP == 0:
+                yield
+        for _group, queue_id, offset in self._offsets_of([(header.topic, header.compare_group)]):
             if least.get(queue_id, offset) > offset:
                 least[queue_id] = LONG_MAX
-        return body_of(request, {"correctionOffsets": IntKeys(least)})
+        entries = written_object(b"%d:%d" % each for each in sorted(least.items()))
+        return (yield from body_in_steps(request, {"correctionOffsets": entries}))
+
+    def _offsets_of(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, int, int]]:
+        """Yield the group, queue id and offset of pairs of topic and group."""
+        for topic, group in pairs:
+            for queue_id, offset in self._broker.offsets.queues(group, topic).items():
+                yield group, queue_id, offset
 
     # -- sending groups elsewhere --------------------------------------------------------------------
 
-    def clone(self, session: Session, request: Command) -> Command:
+    def clone(self, session: Session, request: Command) -> None:
         """Give one group the offsets of another."""
         header = decode_header(CloneGroupOffsetHeader, request.ext)
-        broker = self._broker
-        topics = [header.topic] if header.topic else broker.offsets.topics_of(header.src_group)
-        for topic in topics:
-            live = None if header.offline else broker.clients.consumer_group(header.src_group)
-            if topic in broker.topics and (live is None or topic in live.subscriptions):
-                try:
-                    broker.offsets.clone(header.src_group, header.dest_group, topic)
-                except ValueError as exc:
-                    raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
-        return request.reply(ResponseCode.SUCCESS)
+        broker, source, target = self._broker, header.src_group, header.dest_group
+        live = None if header.offline else broker.clients.consumer_group(source)
+        topics = [header.topic] if header.topic else broker.offsets.topics_of(source)
 
-    def reset(self, session: Session, request: Command) -> None:
+        def steps() -> Stepwise:
+            count = 0
+            for topic in topics:
+                if topic not in broker.topics or not (live is None or topic in live.subscriptions):
+                    continue
+                for _group, queue_id, offset in self._offsets_of([(topic, source)]):
+                    try:
+                        broker.offsets.commit(target, topic, queue_id, offset)
+                    except ValueError as exc:
+                        raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
+                    count += 1
+                    if count % ENTRIES_PER_STEP == 0:
+                        yield
+            return request.reply(ResponseCode.SUCCESS)
+
+        self._context.change(session, request, steps())
+
+    def reset(self, session: Session, request: Command) -> Stepwise:
         header = decode_header(ResetOffsetHeader, request.ext)
-        broker = self._broker
-        topic = self._topic(header.topic)
+        broker, topic = self._broker, self._topic(header.topic)
         if header.group not in broker.groups:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist"
             )
-        ids = range(topic.read_queues) if header.queue_id < 0 else [header.queue_id]
-        queues = {n: broker.store.find_queue(topic.name, n) for n in ids}
-        if not queues:
+        fixed = header.queue_id >= 0 and header.offset is not None and header.offset != -1
+        ids = range(topic.read_queues) if header.queue_id < 0 else range(header.queue_id, header.queue_id + 1)
+        if not ids:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
-        targets: dict[int, int] = {}
-        if header.queue_id >= 0 and header.offset is not None and header.offset != -1:
-            low, high = _bounds(queues[header.queue_id])
+
+        def target(n: int) -> tuple[int, int | FrozenQueue]:
+            queue = broker.store.find_queue(topic.name, n)
+            low, high = _bounds(queue)
+            if not fixed:
+                return n, high if queue is None or header.timestamp < 0 else queue.frozen()
+            assert header.offset is not None
             if not low <= header.offset <= high + 1:
                 raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR,
                     f"Target offset {header.offset} not in consume queue range [{low}-{high}]",
                 )
-            targets[header.queue_id] = header.offset
-        elif header.timestamp < 0:
-            targets = {n: _bounds(queue)[1] for n, queue in queues.items()}
+            return n, header.offset
+
+        targets = yield from collect(map(target, ids))
         log = broker.store.log
-        frozen = {n: queue.frozen() for n, queue in queues.items() if queue is not None and n not in targets}
 
-        def find() -> dict[int, int]:
-            found = {n: offset_by_time(queue, log, header.timestamp) for n, queue in frozen.items()}
-            return {n: targets.get(n, found.get(n, 0)) for n in queues}
+        def find() -> list[tuple[int, int]]:
+            return [
+                (n, place if isinstance(place, int) else offset_by_time(place, log, header.timestamp))
+                for n, place in targets
+            ]
 
-        def answer(found: dict[int, int]) -> Command:
-            table = QueueKeys()
-            for n, offset in found.items():
+        def sent(found: list[tuple[int, int]]) -> Iterator[bytes]:
+            for n, offset in found:
                 self._send_to(header.group, topic.name, n, offset)
-                table[QueueKey(topic.name, broker.config.broker_name, n)] = offset
-            return body_of(request, {"offsetTable": table})
+                key = QueueKey(topic.name, broker.config.broker_name, n)
+                yield fastjson.dumps(QueueKeys({key: offset}))[1:-1]
 
-        self._context.later(session, request, find, answer)
+        def answer(found: list[tuple[int, int]]) -> Stepwise:
+            return body_in_steps(request, {"offsetTable": written_object(sent(found))})
+
+        self._context.later(session, request, find, answer, must_end=True)
+        return None
 
     def _send_to(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         broker = self._broker

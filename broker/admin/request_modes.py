@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain, starmap
 from typing import Any
 
-from broker.admin.base import AdminContext, Handler, body_of, object_of
+from broker.admin.base import AdminContext, Handler, body_of, by_slices, object_of
+from broker.remoting.large_answers import (
+    ENTRIES_PER_STEP,
+    body_in_steps,
+    written_list,
+    written_object,
+    written_table,
+)
 from broker.remoting.refused import RequestRefused
-from broker.remoting.session import Session
+from broker.remoting.session import Session, Stepwise
 from broker.state.clients import BROADCASTING
-from broker.state.request_modes import PULL, ModeRefused, RequestMode, assigned
-from ropewalk.client.core.routes import Queue, TopicRoute
+from broker.state.request_modes import PULL, ModeRefused, ReadQueues, RequestMode, assigned
+from ropewalk.client.core.consume.rebalance import sort_key
+from ropewalk.client.core.routes import TopicRoute
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.format import names
+from ropewalk.format import fastjson, names
 from ropewalk.format.remoting import Command
 
 __all__ = ["AdminModes"]
@@ -37,39 +47,54 @@ class AdminModes:
         broadcasting = wish.get("messageModel") == BROADCASTING
 
         def found(route: TopicRoute | None) -> None:
-            members = self._broker.clients.consumer_ids(group)
-            queues = route.read_queues() if route is not None else ()
-            if route is None:
-                self._answer(session, request, topic, None)
-            elif broadcasting:
-                self._answer(session, request, topic, sorted(queues))
-            elif not members or not queues:
-                self._answer(session, request, topic, [])
-            else:
-                mine = assigned(strategy, topic, queues, members, client_id)
-                if mine is None:
-                    remark = f"there is no strategy {strategy!r}: it may be AVG or AVG_BY_CIRCLE"
-                    self._context.send(session, request, request.reply(ResponseCode.SYSTEM_ERROR, remark))
-                else:
-                    self._answer(session, request, topic, mine)
+            steps = self._assignment(request, topic, group, client_id, strategy, broadcasting, route)
+            self._context.answer_in_steps(session, request, steps)
 
         self._broker.find_route(topic, found)
 
-    def _answer(self, session: Session, request: Command, topic: str, queues: list[Queue] | None) -> None:
-        rows: list[dict[str, Any]] | None = None
-        if queues is not None:
-            rows = [
-                {
-                    "messageQueue": {
-                        "brokerName": queue.broker_name,
-                        "queueId": queue.queue_id,
-                        "topic": topic,
-                    },
-                    "mode": PULL,
-                }
-                for queue in queues
-            ]
-        self._context.send(session, request, body_of(request, {"messageQueueAssignments": rows}))
+    def _assignment(
+        self,
+        request: Command,
+        topic: str,
+        group: str,
+        client_id: str,
+        strategy: str,
+        broadcasting: bool,
+        route: TopicRoute | None,
+    ) -> Stepwise:
+        if route is None:
+            return body_of(request, {"messageQueueAssignments": None})
+        queues = ReadQueues(route)
+        mine: range | None = range(len(queues) if broadcasting else 0)
+        if not broadcasting:
+            info = self._broker.clients.consumer_group(group)
+            ids: set[str] = set()
+            yield from by_slices(
+                lambda *some: ids.update(member.client_id for member in some),
+                list(info.members.values()) if info is not None else (),
+            )
+            if ids and len(queues):
+                me, before = sort_key(client_id), 0
+                for count, one in enumerate(ids, 1):
+                    before += sort_key(one) < me
+                    if count % ENTRIES_PER_STEP == 0:
+                        yield
+                mine = assigned(strategy, len(queues), len(ids), before)
+                if mine is not None and client_id not in ids:
+                    mine = range(0)
+        if mine is None:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"there is no strategy {strategy!r}: it may be AVG or AVG_BY_CIRCLE",
+            )
+
+        def text(position: int) -> bytes:
+            queue = queues.at(position)
+            place = {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": topic}
+            return fastjson.dumps({"messageQueue": place, "mode": PULL})
+
+        fields = {"messageQueueAssignments": written_list(map(text, mine))}
+        return (yield from body_in_steps(request, fields))
 
     def set_mode(self, session: Session, request: Command) -> Command:
         try:
@@ -83,8 +108,12 @@ class AdminModes:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
         return request.reply(ResponseCode.SUCCESS)
 
-    def modes(self, session: Session, request: Command) -> Command:
-        return body_of(request, self._broker.request_modes.to_json())
+    def modes(self, session: Session, request: Command) -> Stepwise:
+        def entry(topic: str, modes: list[tuple[str, RequestMode]]) -> Iterator[bytes]:
+            return chain([fastjson.dumps(topic) + b":"], written_table(modes, RequestMode.to_json))
+
+        table = written_object(starmap(entry, self._broker.request_modes.by_topic()))
+        return body_in_steps(request, {"messageRequestModeMap": table})
 
 
 def _text(wish: dict[str, Any], name: str) -> str:

@@ -8,7 +8,8 @@ bring it back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from itertools import starmap
 from typing import Any
 
 from broker.admin.base import (
@@ -16,8 +17,14 @@ from broker.admin.base import (
     Handler,
     body_of,
     by_slices,
+    collect,
     entries_in_slices,
-    table_in_slices,
+)
+from broker.remoting.large_answers import (
+    body_in_steps,
+    written_list,
+    written_object,
+    written_table,
 )
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Session, Stepwise
@@ -25,11 +32,11 @@ from broker.state.statistics import TOPIC
 from broker.state.topic_attributes import AttributeRefused, edit_attributes
 from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.format import names
+from ropewalk.format import fastjson, names
 from ropewalk.format.fastjson import QueueKey, QueueKeys
 from ropewalk.format.headers import CreateTopicHeader, TopicHeader, decode_header
 from ropewalk.format.remoting import Command
-from store.read.store_times import store_times
+from store.read.store_times import Spot, spot_of, times_at
 
 FILE = "topics.json"
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
@@ -157,40 +164,48 @@ class AdminTopics:
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic."
             )
-        self._remove([name], lambda noted: self._context.send(session, request, _deleted(request, noted)))
+        self._remove(session, request, [name])
 
     def clean_unused(self, session: Session, request: Command) -> None:
         """Remove the queues that no topic has any more."""
         broker = self._broker
-        found = [name for name in broker.store.queues if name not in broker.topics]
-        self._remove(found, lambda noted: self._context.send(session, request, _deleted(request, noted)))
+        self._remove(session, request, [name for name in broker.store.queues if name not in broker.topics])
 
-    def _remove(self, topics: list[str], done: Callable[[bool], None]) -> None:
-        """Have the broker forget topics; `done` is told when their files are gone."""
-        broker = self._broker
+    def _remove(self, session: Session, request: Command, topics: list[str]) -> None:
+        """Have the broker forget topics, and answer when their files are gone."""
         left, noted = len(topics), True
 
         def one(ok: bool) -> None:
             nonlocal left, noted
             left, noted = left - 1, noted and ok
-            if not left:
-                done(noted)
+            if left <= 0:
+                self._context.send(session, request, _deleted(request, noted))
 
-        for name in topics:
-            if name != "" and names.check_topic(name) is None:
-                broker.topics.delete(name, broker.now_ms())
-                broker.offsets.remove_topic(name)
-                broker.statistics.forget_topic(name)
-                self._topic_deleted(name)
-                queues = list(broker.store.queues.get(name, {}).values())
-                broker.store.delete_topic(name, one)
-                for queue in queues:
-                    broker.held_pulls.dismiss(queue)
-            else:
-                one(True)  # what no topic can be called has no files either
-        broker.topics_changed()
-        if not topics:
-            done(True)
+        def steps() -> Stepwise:
+            for name in topics:
+                if name != "" and names.check_topic(name) is None:
+                    yield from self._forget(name, one)
+                else:
+                    one(True)  # what no topic can be called has no files either
+            self._broker.topics_changed()
+            if not topics:
+                one(True)
+            return None
+
+        self._context.change(session, request, steps())
+
+    def _forget(self, name: str, done: Callable[[bool], None]) -> Generator[None, None, None]:
+        """Forget a topic at once, then what groups and clients have of it."""
+        broker = self._broker
+        groups, queues = broker.offsets.groups_of(name), list(broker.store.queues.get(name, {}).values())
+        broker.topics.delete(name, broker.now_ms())
+        broker.statistics.forget_topic(name)
+        self._topic_deleted(name)
+        broker.store.delete_topic(name, done)
+        for queue in queues:
+            broker.held_pulls.dismiss(queue)
+            yield
+        yield from broker.offsets.remove_pairs((name, group) for group in groups)
 
     # -- looking -------------------------------------------------------------------------------------
 
@@ -200,43 +215,45 @@ class AdminTopics:
     def all(self, session: Session, request: Command) -> Stepwise:
         """The whole table in one answer: without a `totalTopicNum` nobody asks for further pages."""
         topics = self._broker.topics
-        return table_in_slices(
-            request, topics.wrapper_fields(), "topicConfigTable", topics.shown(), TopicConfig.to_json
-        )
+        table = written_table(topics.shown().items(), TopicConfig.to_json)
+        return body_in_steps(request, {**topics.wrapper_fields(), "topicConfigTable": table})
 
     def system_topics(self, session: Session, request: Command) -> Command:
         found = self._broker.topics.system_topics - names.HIDDEN_TOPICS
         return body_of(request, {"topicList": sorted(found)})
 
-    def stats(self, session: Session, request: Command) -> None:
+    def stats(self, session: Session, request: Command) -> Stepwise:
         """The boundaries of every queue, and when each got its last message."""
-        broker = self._broker
-        topic = self._topic(request)
-        queues = [broker.store.find_queue(topic.name, n) for n in range(topic.queues)]
-        lows = [queue.min_offset if queue else 0 for queue in queues]
-        highs = [queue.readable if queue else 0 for queue in queues]
+        broker, topic = self._broker, self._topic(request)
 
-        def answer(times: list[int]) -> Command:
-            table = QueueKeys()
-            for n, (low, high, time) in enumerate(zip(lows, highs, times, strict=True)):
-                table[QueueKey(topic.name, broker.config.broker_name, n)] = {
-                    "lastUpdateTimestamp": max(time, 0),
-                    "maxOffset": high,
-                    "minOffset": low,
-                }
+        def row(n: int) -> tuple[int, int, Spot]:
+            queue = broker.store.find_queue(topic.name, n)
+            low, high = (queue.min_offset, queue.readable) if queue else (0, 0)
+            return low, high, spot_of(queue, high - 1)
+
+        rows = yield from collect(map(row, range(topic.queues)))
+
+        def entry(n: int, time_ms: int) -> bytes:
+            low, high, _spot = rows[n]
+            key = QueueKey(topic.name, broker.config.broker_name, n)
+            bounds = {"lastUpdateTimestamp": max(time_ms, 0), "maxOffset": high, "minOffset": low}
+            return fastjson.dumps(QueueKeys({key: bounds}))[1:-1]
+
+        def answer(times: list[int]) -> Stepwise:
             tps = broker.statistics.topic_put_tps(topic.name, broker.now_ms())
-            return body_of(request, {"offsetTable": table, "topicPutTps": tps})
+            table = written_object(starmap(entry, enumerate(times)))
+            return body_in_steps(request, {"offsetTable": table, "topicPutTps": tps})
 
-        places = ((queue, high - 1) for queue, high in zip(queues, highs, strict=True))
-        job = store_times(self._broker.store.log, places)
-        self._context.later(session, request, job, answer)
+        log = broker.store.log
+        self._context.later(session, request, lambda: times_at(log, [spot for *_, spot in rows]), answer)
+        return None
 
-    def consumers(self, session: Session, request: Command) -> Command:
+    def consumers(self, session: Session, request: Command) -> Stepwise:
         """Every group that reads the topic now, or once did and left its offsets."""
         topic = decode_header(TopicHeader, request.ext).topic
         broker = self._broker
         groups = dict.fromkeys(broker.clients.groups_subscribed_to(topic) + broker.offsets.groups_of(topic))
-        return body_of(request, {"groupList": list(groups)})
+        return body_in_steps(request, {"groupList": written_list(map(fastjson.dumps, groups))})
 
     def _topic(self, request: Command) -> TopicConfig:
         name = decode_header(TopicHeader, request.ext).topic

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from broker.consume.filters import FilterTable
 from broker.consume.member_notifier import MemberNotifier
 from broker.context import BrokerContext
+from broker.remoting.large_answers import body_in_steps, written_list
 from broker.remoting.session import Handlers, Session, Stepwise
-from broker.state.clients import HeartbeatData, HeartbeatRefused
+from broker.state.clients import HeartbeatData, HeartbeatRefused, Member
 from broker.state.heartbeat import SUBSCRIPTIONS_PER_STEP
 from broker.state.queue_locks import LockRequest
 from broker.state.shares import Stranger
@@ -144,12 +145,20 @@ class Requests:
                 yield
         return request.reply(ResponseCode.SUCCESS)
 
-    def consumer_list(self, session: Session, request: Command) -> Command:
+    def consumer_list(self, session: Session, request: Command) -> Command | Stepwise:
         group = decode_header(ConsumerGroupHeader, request.ext).consumer_group
-        ids = self._broker.clients.consumer_ids(group)
-        if not ids:
+        info = self._broker.clients.consumer_group(group)
+        if info is None:
             return request.reply(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
-        return request.reply(ResponseCode.SUCCESS, body=fastjson.dumps({"consumerIdList": ids}))
+        members, seen = list(info.members.values()), set[str]()
+
+        def text(member: Member) -> bytes:
+            if member.client_id in seen:
+                return b""  # two connections of one client
+            seen.add(member.client_id)
+            return fastjson.dumps(member.client_id)
+
+        return body_in_steps(request, {"consumerIdList": written_list(map(text, members))})
 
     # -- offsets -------------------------------------------------------------------------------------
 
@@ -232,8 +241,13 @@ class Requests:
         group, topic = header.consumer_group, header.topic
         if group not in broker.groups:
             return request.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
-        if topic not in broker.topics:
+        config = broker.topics.get(topic)
+        if config is None:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+        # A topic that was made smaller may still have messages in its other queues.
+        if header.queue_id >= config.queues and broker.store.find_queue(topic, header.queue_id) is None:
+            remark = f"topic {topic} has {config.queues} queues, and no queue {header.queue_id}"
+            return request.reply(ResponseCode.INVALID_PARAMETER, remark)
         try:
             broker.offsets.commit(group, topic, header.queue_id, header.commit_offset, by)
         except ValueError as exc:

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.context import BrokerContext
+from broker.remoting.large_answers import body_in_steps, written_table
 from broker.remoting.refused import RequestRefused
-from broker.remoting.session import Handlers, Request, Session
+from broker.remoting.session import Handlers, Request, Session, Stepwise
 from broker.timers.placement import Placement
+from broker.timers.timer_metrics import TimerMetrics
 from broker.timers.timer_service import TimerService
 from ropewalk.codes import Permission, RequestCode, ResponseCode
 from ropewalk.errors import LocalProtocolError
-from ropewalk.format import fastjson
 from ropewalk.format.headers import RecallHandle, RecallMessageHeader, json_decoder
 from ropewalk.format.properties import P, encode_properties
 from ropewalk.format.record import encode_host
@@ -59,12 +60,14 @@ class TimerRequests:
             return request.reply(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
         return request.reply(ResponseCode.SUCCESS, body=self._timers.answer().encode())
 
-    def metrics(self, session: Session, request: Command) -> Command:
+    def metrics(self, session: Session, request: Command) -> Command | Stepwise:
         """Return the pending messages of each topic as JSON."""
         if not self._timers.enabled:
             return request.reply(ResponseCode.SYSTEM_ERROR, "The timerMetrics is null")
-        now = self._broker.now_ms()
-        return request.reply(ResponseCode.SUCCESS, body=fastjson.dumps(self._timers.metrics.to_json(now)))
+        metrics = self._timers.metrics
+        version = metrics.version_json(self._broker.now_ms())
+        counts = written_table(metrics.entries(), TimerMetrics.entry_json)
+        return body_in_steps(request, {"dataVersion": version, "timingCount": counts})
 
     def recall(self, session: Session, request: Request) -> None:
         """Store the marker of a message, and answer when that is as safe as a message would be."""

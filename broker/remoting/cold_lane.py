@@ -63,6 +63,8 @@ class Job:
     """When it had been read, by the clock of `rpc_times`."""
     refuse: Callable[[], None]
     """Answer that the broker is busy."""
+    must_end: bool = False
+    """Whether its steps change a table together: they go on when the connection has ended."""
 
 
 class _Queue:
@@ -123,7 +125,7 @@ class ColdLane:
                 continue
             finally:
                 session.outbox.flush()
-            if session not in queues:  # the job closed its own connection
+            if session not in queues or queue.jobs[0] is not job:  # the job closed its own connection
                 continue
             queues.move_to_end(session)
             if is_done:
@@ -140,13 +142,18 @@ class ColdLane:
             self._enter(session, queue)
 
     def release(self, session: JobOwner) -> None:
-        """Forget the jobs of a session that is gone."""
-        queue = self._queues.pop(session, None) or self._stalled.pop(session, None)
-        if queue is not None:
-            self.size -= queue.size
-            for job in queue.jobs:
+        """Forget the jobs of a session that is gone, but for those that must end."""
+        queue = self._queues.get(session) or self._stalled.get(session)
+        if queue is None:
+            return
+        session.lane_full = False
+        for job in list(queue.jobs):
+            if not job.must_end:
+                queue.jobs.remove(job)
+                self._remove(session, queue, job)
                 if job is not self._running:  # a request may close the connection that it came by
                     job.steps.close()
+        self.resume(session)
 
     def _advance(self, job: Job, *, one_step: bool = False) -> bool:
         """Take steps of a job while there is time; return whether it is done."""
@@ -177,7 +184,8 @@ class ColdLane:
         while self.size > WAITING_SIZE_MAX:
             waiting = (*self._queues.items(), *self._stalled.items())
             largest, shed = max(waiting, key=lambda entry: entry[1].size)
-            last = shed.jobs.pop()
+            last = next(job for job in reversed(shed.jobs) if not job.must_end)
+            shed.jobs.remove(last)
             last.steps.close()
             self._remove(largest, shed, last)
             last.refuse()

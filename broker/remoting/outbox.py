@@ -18,9 +18,10 @@ from typing import Protocol, TypeAlias
 
 import structlog
 
+from broker.remoting.request import LargeAnswer
 from broker.remoting.rpc_times import FAILED, ONEWAY, PLAIN, SUCCESS, Kind, RpcTimes
 from ropewalk.codes import FrameFlag, ResponseCode
-from ropewalk.format.remoting import JSON, Command, decode_frame, encode_frame
+from ropewalk.format.remoting import JSON, Command, decode_frame, encode_frame, encode_head
 
 __all__ = ["Asker", "Link", "Outbox", "Owed", "Wait", "flush_together", "refuse_to_wait", "release"]
 
@@ -191,14 +192,17 @@ class Outbox:
         """Send an answer by itself. One that no frame can hold is replaced by an error that says so."""
         if not self._count(request, answer.code):
             return
+        pieces: Sequence[bytes] = answer.pieces if isinstance(answer, LargeAnswer) else ()
         try:
-            frame = encode_frame(answer)
+            frame = encode_head(answer, sum(map(len, pieces))) if pieces else encode_frame(answer)
         except Exception as exc:
             # Parts of it can be a stranger's: a code of too many bits, a table too long for any frame.
             log.warning("an answer that no frame can hold", code=request.code, reason=str(exc)[:200])
             refusal = request.reply(ResponseCode.SYSTEM_ERROR, "the answer does not fit a frame")
-            frame = refusal if isinstance(refusal, bytes) else encode_frame(refusal)
+            frame, pieces = refusal if isinstance(refusal, bytes) else encode_frame(refusal), ()
         self.link.send(frame)
+        for piece in pieces:
+            self.link.send(piece)
 
     def send_frame(
         self, request: Asker, code: int, *pieces: bytes | memoryview, long_polling: bool = False

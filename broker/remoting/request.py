@@ -5,7 +5,7 @@ Hot handlers decode the typed header that they want, once; all others get a `Com
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ from ropewalk.format.remoting import (
     frame_bytes,
 )
 
-__all__ = ["CommandRequest", "Request"]
+__all__ = ["CommandRequest", "LargeAnswer", "Request"]
 
 _NO_FIELDS = Raw(b"")
 _PLAIN = (
@@ -111,6 +111,13 @@ class Request:
                 serialize_type=self.serialize_type,
             )
         )
+
+
+@dataclass(slots=True)
+class LargeAnswer(Command):
+    """An answer whose body is in pieces: it was made in steps, and none of them may copy it whole."""
+
+    pieces: Sequence[bytes] = ()
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ import structlog
 from broker.remoting.cold_lane import ColdLane, Job, Steps
 from broker.remoting.incoming import IncomingBudget
 from broker.remoting.outbox import Link, Outbox, Wait, refuse_to_wait
-from broker.remoting.request import CommandRequest, Request
+from broker.remoting.request import CommandRequest, LargeAnswer, Request
 from broker.remoting.rpc_times import RpcTimes
 from ropewalk.codes import FrameFlag, RequestCode, ResponseCode
 from ropewalk.errors import RemoteProtocolError
@@ -356,10 +356,13 @@ class Session:
                     f" request type {request.code} not supported",
                 )
                 return
-            answer = cold(self, self._command(request))
+            answer_to = self._command(request)
+            answer = cold(self, answer_to)
             if isinstance(answer, Generator):
                 answer = yield from answer
-            if answer is not None:
+            if isinstance(answer, LargeAnswer):
+                self.outbox.send(answer_to, answer)
+            elif answer is not None:
                 self.outbox.now(request, answer.code, encode_frame(answer))
         except Exception as exc:
             self._answer_failure(request, exc)
@@ -374,19 +377,44 @@ class Session:
         except Exception as exc:
             self._answer_failure(request, exc)
 
-    def _take_steps(self, size: int, steps: Steps, request: Request | None, *, later: bool = False) -> None:
+    def answer_in_steps(self, request: Command, steps: Stepwise, *, must_end: bool = False) -> None:
+        """Answer a request in steps that begin now: what they need came from elsewhere.
+
+        With `must_end` all steps are taken, whether or not somebody reads the answer.
+        """
+        if self.is_open or must_end:
+            self._take_steps(1, self._send_made(request, steps), request, must_end=must_end)
+
+    def _send_made(self, request: Command, steps: Stepwise) -> Steps:
+        answer = yield from steps
+        if answer is not None:
+            self.outbox.send(request, answer)
+
+    def _take_steps(
+        self,
+        size: int,
+        steps: Steps,
+        request: Request | Command | None,
+        *,
+        later: bool = False,
+        must_end: bool = False,
+    ) -> None:
         if self._lane is None:
             for _ in steps:
                 pass
             return
         refuse = partial(self._refuse_busy, request)
-        self._lane.serve(self, Job(steps, size, self.outbox.read_at, refuse), later=later)
+        job = Job(steps, size, self.outbox.read_at, refuse, must_end)
+        self._lane.serve(self, job, later=later)
 
-    def _refuse_busy(self, request: Request | None) -> None:
+    def _refuse_busy(self, request: Request | Command | None) -> None:
         if request is None:
             self.link.close()  # a header that was not read has no number that an answer could name
             return
         remark = "[OVERLOAD]system busy, too many large requests wait"
+        if isinstance(request, Command):
+            self.outbox.send(request, request.reply(ResponseCode.SYSTEM_BUSY, remark))
+            return
         self.answer(request, ResponseCode.SYSTEM_BUSY, remark)
         self.outbox.flush()
 

@@ -104,16 +104,6 @@ class ConsumerGroup:
     members: dict[Hashable, Member] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
 
-    def connection_body(self) -> dict[str, Any]:
-        """The body of code 203."""
-        return {
-            "connectionSet": [member.to_json() for member in self.members.values()],
-            "consumeFromWhere": self.consume_from_where,
-            "consumeType": self.consume_type,
-            "messageModel": self.message_model,
-            "subscriptionTable": {topic: wish.to_json() for topic, wish in self.subscriptions.items()},
-        }
-
     def conflicts(self) -> list[str]:
         """A sentence for each member that subscribes to other things than the group's first member."""
         members = list(self.members.values())
@@ -304,11 +294,6 @@ class ClientRegistry:
     def producer_members(self, group: str) -> dict[Hashable, Member]:
         """The producers of a group by connection, longest registered first; empty if there is none."""
         return dict(self._producers.get(group, {}))
-
-    def producer_connection_body(self, group: str) -> dict[str, Any] | None:
-        """Return the body of code 204, or None for a name without producers."""
-        members = self._producers.get(group)
-        return None if not members else {"connectionSet": [member.to_json() for member in members.values()]}
 
     @property
     def client_count(self) -> int:

@@ -286,14 +286,16 @@ class GroupTable:
     def to_wrapper(self) -> dict[str, Any]:
         """The table as code 201 carries it."""
         table = {name: group.to_json() for name, group in self._groups.items()}
-        return {**self.wrapper_fields(), "subscriptionGroupTable": table}
+        forbidden = {group: dict(topics) for group, topics in self._forbidden.items()}
+        return {**self.wrapper_fields(), "forbiddenTable": forbidden, "subscriptionGroupTable": table}
 
     def wrapper_fields(self) -> dict[str, Any]:
-        """Return the fields beside the table in `to_wrapper`."""
-        return {
-            "dataVersion": self.data_version.to_json(),
-            "forbiddenTable": {group: dict(topics) for group, topics in self._forbidden.items()},
-        }
+        """Return the fields beside the tables in `to_wrapper`, which are empty here."""
+        return {"dataVersion": self.data_version.to_json(), "forbiddenTable": {}}
+
+    def forbidden(self) -> list[tuple[str, dict[str, int]]]:
+        """Return the masks of each group that has any, by topic."""
+        return list(self._forbidden.items())
 
     def shown(self) -> dict[str, SubscriptionGroupConfig]:
         """Return the groups that others are told of."""

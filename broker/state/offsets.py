@@ -12,9 +12,9 @@ back. What was never committed is `None`, and never 0: a 0 makes a client read t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from broker.state.data_version import DataVersion, int_of
 from broker.state.json_text import (
@@ -38,6 +38,10 @@ QUEUE_ID_MAX = 65_535
 """Larger than any queue a topic may have here; bounds what one client can make us remember."""
 PAIRS_MAX = 200_000
 """Of (topic, group). Existing topics times existing groups can be far more than any honest use of them."""
+QUEUES_PER_PAIR: Final = 10
+"""Offsets that are kept for each pair that may be kept, on average."""
+_QUEUES_PER_STEP = 1_000
+"""Queues whose offsets are forgotten before others are served."""
 SEPARATOR = "@"  # in no topic or group name
 
 _NONE = -(1 << 63)
@@ -66,6 +70,10 @@ class OffsetTable:
 
     def __init__(self, now_ms: Callable[[], int] = lambda: 0, pairs_max: int = PAIRS_MAX) -> None:
         self._shares = Shares(pairs_max)
+        self._queue_shares = Shares(QUEUES_PER_PAIR * pairs_max)
+        """The shares of offsets, each of which counts for the maker of its pair."""
+        self.queue_count = 0
+        """Offsets that are kept."""
         self.journal = OffsetJournal()
         """When each offset was committed: between replicas the later commit wins."""
         self._now_ms = now_ms
@@ -81,6 +89,10 @@ class OffsetTable:
         self.removed: list[tuple[str, str]] | None = None
         """(topic, group) pairs that were removed, for whoever notes them elsewhere; None: nobody does."""
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> next offset
+        self._topics: dict[str, dict[str, None]] = {}
+        """Group -> the topics of its pairs, oldest first: a look at one group costs nothing for the others."""
+        self._groups: dict[str, dict[str, None]] = {}
+        """Topic -> the groups of its pairs."""
         self._versioned = 0  # `changed` when data_version last moved
         self._foreign_offsets: dict[str, Any] = {}
         self._foreign_fields: dict[str, Any] = {}
@@ -102,22 +114,52 @@ class OffsetTable:
             return self.query(group, topic, queue_id)
         if not 0 <= queue_id <= QUEUE_ID_MAX:
             raise ValueError(f"queue {queue_id} of topic {topic} cannot exist")
-        queues = self._offsets.get((topic, group))
-        if queues is None:
-            used, total = len(self._offsets), self._shares.total
-            if self._shares.refuses(by, used):
-                raise ValueError(
-                    f"offsets of {used} pairs of topic and group are kept, {total} are the most (offsetPairsMax), and "
-                    "one address may not have more of them than are free"
-                )
-            queues = self._offsets[topic, group] = {}
-            self._shares.add((topic, group), by)
-        before = queues.get(queue_id)
+        pair = topic, group
+        queues = self._offsets.get(pair)
+        before = queues.get(queue_id) if queues is not None else None
+        if queues is None or before is None:
+            queues = self._make_room(pair, by)
         if before != offset:
             queues[queue_id] = offset
             self.changed += 1
             self.journal.record((topic, group, queue_id), self._now_ms())
         return before
+
+    def _make_room(self, pair: tuple[str, str], by: Stranger | None) -> dict[int, int]:
+        """Count one more offset of a pair, and return the offsets of the pair. Raises ValueError without room."""
+        used, total = len(self._offsets), self._shares.total
+        if pair not in self._offsets and self._shares.refuses(by, used):
+            raise ValueError(
+                f"offsets of {used} pairs of topic and group are kept, {total} are the most (offsetPairsMax), and "
+                "one address may not have more of them than are free"
+            )
+        if self._queue_shares.refuses(by, self.queue_count):
+            raise ValueError(
+                f"offsets of {self.queue_count} queues are kept, {self._queue_shares.total} are the most "
+                f"({QUEUES_PER_PAIR} times offsetPairsMax), and one address may not have more of them than are free"
+            )
+        self.queue_count += 1
+        if pair in self._offsets:
+            self._queue_shares.grow(pair, 1)
+            return self._offsets[pair]
+        self._shares.add(pair, by)
+        self._queue_shares.add(pair, by)
+        return self._add(pair, {})
+
+    def _add(self, pair: tuple[str, str], queues: dict[int, int]) -> dict[int, int]:
+        topic, group = pair
+        self._offsets[pair] = queues
+        self._topics.setdefault(group, {})[topic] = None
+        self._groups.setdefault(topic, {})[group] = None
+        return queues
+
+    def _forget(self, pair: tuple[str, str], queue_ids: Sequence[int]) -> None:
+        """Forget the offsets of some queues of a pair."""
+        for queue_id in queue_ids:
+            del self._offsets[pair][queue_id]
+        self.queue_count -= len(queue_ids)
+        self._queue_shares.grow(pair, -len(queue_ids))
+        self.journal.forget((*pair, queue_id) for queue_id in queue_ids)
 
     def merge(self, group: str, topic: str, queue_id: int, offset: int, time_ms: int) -> bool:
         """Take over a commit that was made at another replica, if it is later than the one known here.
@@ -187,42 +229,59 @@ class OffsetTable:
         found = islice(self._offsets.items(), limit)
         return [(topic, group, queues) for (topic, group), queues in found]
 
+    def keys(self) -> list[tuple[str, str]]:
+        """Return all pairs of topic and group."""
+        return list(self._offsets)
+
     def queues(self, group: str, topic: str) -> dict[int, int]:
         """A copy of one pair's offsets by queue id; empty if there are none."""
         return dict(self._offsets.get((topic, group), {}))
 
     def topics_of(self, group: str) -> list[str]:
-        return sorted(topic for topic, owner in self._offsets if owner == group)
+        """Return the topics in which a group has offsets, in the order in which it came to them."""
+        return list(self._topics.get(group, ()))
 
     def groups_of(self, topic: str) -> list[str]:
-        return sorted(group for name, group in self._offsets if name == topic)
-
-    def clone(self, source: str, target: str, topic: str) -> None:
-        """Give the group `target` the offsets of `source` for one topic (314); others of its queues stay."""
-        for queue_id, offset in self.queues(source, topic).items():
-            self.commit(target, topic, queue_id, offset)
+        """Return the groups that have offsets in a topic, in the order in which they came."""
+        return list(self._groups.get(topic, ()))
 
     def remove_topic(self, topic: str) -> int:
         """Forget the offsets of a deleted topic; returns how many groups had some."""
-        return self._remove([pair for pair in self._offsets if pair[0] == topic])
+        return self._remove([(topic, group) for group in self.groups_of(topic)])
 
     def remove_group(self, group: str) -> int:
         """Forget the offsets of a deleted group; returns in how many topics it had some."""
-        return self._remove([pair for pair in self._offsets if pair[1] == group])
+        return self._remove([(topic, group) for topic in self.topics_of(group)])
+
+    def remove_pairs(self, pairs: Iterable[tuple[str, str]]) -> Generator[None, None, None]:
+        """Forget the offsets of pairs of topic and group, those of some queues at each step."""
+        for pair in pairs:
+            queues = self._offsets.get(pair, {})
+            while len(queues) > _QUEUES_PER_STEP:
+                self._forget(pair, list(islice(queues, _QUEUES_PER_STEP)))
+                yield
+                queues = self._offsets.get(pair, {})
+            if pair in self._offsets:
+                self._remove([pair])
+            yield
 
     def remove_before(self, topic: str, queue_id: int, time_ms: int) -> None:
         """Forget the offsets of one queue that were committed until a time: of a topic created again since."""
-        for (name, group), queues in self._offsets.items():
-            key = name, group, queue_id
-            if name == topic and queue_id in queues and self.journal.time_of(key) <= time_ms:
-                del queues[queue_id]
-                self.pulled.get((name, group), {}).pop(queue_id, None)
-                self.journal.forget([key])
+        for group in self._groups.get(topic, ()):
+            key, queues = (topic, group, queue_id), self._offsets[topic, group]
+            if queue_id in queues and self.journal.time_of(key) <= time_ms:
+                self._forget((topic, group), [queue_id])
+                self.pulled.get((topic, group), {}).pop(queue_id, None)
                 self.changed += 1
 
     def _remove(self, pairs: list[tuple[str, str]]) -> int:
         for pair in pairs:
-            self.journal.forget((*pair, queue_id) for queue_id in self._offsets.pop(pair))
+            queues = self._offsets.pop(pair)
+            self.queue_count -= len(queues)
+            self._queue_shares.discard(pair, len(queues))
+            self.journal.forget((*pair, queue_id) for queue_id in queues)
+            _discard(self._topics, pair[1], pair[0])
+            _discard(self._groups, *pair)
             self.resets.pop(pair, None)
             self.pulled.pop(pair, None)
             self._shares.discard(pair)
@@ -247,8 +306,7 @@ class OffsetTable:
         self._remove([pair for pair in self._offsets if pair not in offsets])
         for (topic, group), queues in self._offsets.items():
             for queue_id in [each for each in queues if each not in offsets[topic, group]]:
-                del queues[queue_id]
-                self.journal.forget([(topic, group, queue_id)])
+                self._forget((topic, group), [queue_id])
                 self.changed += 1
         self.replace((), ((pair, dict(queues)) for pair, queues in offsets.items()))
 
@@ -318,7 +376,8 @@ class OffsetTable:
             topic, _, group = key.partition(SEPARATOR)
             queues = _queues_of(entry)
             if topic and group and SEPARATOR not in group and queues is not None:
-                self._offsets[topic, group] = queues
+                self.queue_count += len(queues) - len(self._offsets.get((topic, group), ()))
+                self._add((topic, group), queues)
             else:
                 self._foreign_offsets[key] = entry
                 findings.append(f"offsets of {key!r} in consumerOffset.json are kept but not understood")
@@ -362,6 +421,12 @@ def _group_entry(group: str, topics: list[str]) -> Iterator[str]:
     for number, topic in enumerate(topics):
         yield begin + _INSIDE + quoted(topic) + ("\n\t\t]" if number == last else "")
         begin = ""
+
+
+def _discard(index: dict[str, dict[str, None]], key: str, value: str) -> None:
+    del index[key][value]
+    if not index[key]:
+        del index[key]
 
 
 def _queues_of(entry: Any) -> dict[int, int] | None:

@@ -26,7 +26,7 @@ LOCKS_MAX = 200_000
 """Of all groups together. Beyond it only queues that have a lock already can be locked; one address has no more of them
 than are free."""
 BODY_SIZE_MAX = 4 << 20
-QUEUES_PER_STEP = 200
+QUEUES_PER_STEP = 100
 """Queues that are read, locked or unlocked before others are served."""
 _NAME_SIZE_MAX = 1_024
 

@@ -12,17 +12,28 @@ refused, and a pair that RocketMQ's own file has set to it is told to pull.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Any, Final, TypeVar
+from itertools import accumulate, chain
+from typing import Any, Final
 
 from broker.state.json_text import TextSlices, object_entry, object_text, value_entry
-from ropewalk.client.core.consume.rebalance import allocate_queues
-from ropewalk.client.core.routes import Queue
+from ropewalk.client.core.consume.rebalance import share_of
+from ropewalk.client.core.routes import Queue, TopicRoute
+from ropewalk.codes import Permission
 from ropewalk.format import names
 
-__all__ = ["AVERAGELY", "BY_CIRCLE", "PULL", "ModeRefused", "RequestMode", "RequestModes", "assigned"]
+__all__ = [
+    "AVERAGELY",
+    "BY_CIRCLE",
+    "PULL",
+    "ModeRefused",
+    "ReadQueues",
+    "RequestMode",
+    "RequestModes",
+    "assigned",
+]
 
 AVERAGELY: Final = "AVG"
 BY_CIRCLE: Final = "AVG_BY_CIRCLE"
@@ -30,8 +41,6 @@ PULL: Final = "PULL"
 POP: Final = "POP"
 PAIRS_MAX: Final = 20_000
 """Of topic and group: both names come from whoever asks."""
-
-Q = TypeVar("Q")
 
 
 class ModeRefused(ValueError):
@@ -99,20 +108,15 @@ class RequestModes:
         groups[mode.group] = mode
         self.generation += 1
 
-    def to_json(self) -> dict[str, Any]:
-        """The body of 402, and the content of the file."""
-        table = {
-            topic: {group: mode.to_json() for group, mode in groups.items()}
-            for topic, groups in self._modes.items()
-        }
-        return {"messageRequestModeMap": table}
+    def by_topic(self) -> Iterator[tuple[str, list[tuple[str, RequestMode]]]]:
+        """Yield the topics and the modes of their groups, as they are when they are asked for."""
+        return ((topic, list(self._modes[topic].items())) for topic in list(self._modes))
 
     def dump_in_slices(self) -> TextSlices:
         """Write the text of the file, a slice at each step."""
-        table = {topic: tuple(groups.values()) for topic, groups in self._modes.items()}
         topics = (
-            object_entry(topic, (value_entry(mode.group, mode.to_json()) for mode in modes))
-            for topic, modes in table.items()
+            object_entry(topic, (value_entry(group, mode.to_json()) for group, mode in modes))
+            for topic, modes in self.by_topic()
         )
         return object_text(object_entry("messageRequestModeMap", chain.from_iterable(topics)))
 
@@ -136,18 +140,34 @@ class RequestModes:
         return findings
 
 
-def assigned(
-    strategy: str, topic: str, queues: Collection[Queue], members: Collection[str], me: str
-) -> list[Queue] | None:
-    """Return a member's queues by one of the strategies, or None for an unknown strategy."""
+def assigned(strategy: str, queues: int, members: int, index: int) -> range | None:
+    """Return the positions, among so many sorted queues, of the member at `index` of so many sorted members.
+
+    None for an unknown strategy.
+    """
     if strategy == AVERAGELY:
-        return allocate_queues(queues, members, me)
-    if strategy == BY_CIRCLE:
-        return _by_circle(sorted(queues), members, me)
+        return share_of(queues, members, index)
+    if strategy == BY_CIRCLE:  # every nth, as cards are dealt
+        return range(index, queues, members)
     return None
 
 
-def _by_circle(queues: Sequence[Q], members: Collection[str], me: str) -> list[Q]:
-    """Every nth queue, as cards are dealt."""
-    ids = sorted(members, key=lambda text: text.encode("utf-16-be", "surrogatepass"))
-    return list(queues[ids.index(me) :: len(ids)]) if me in ids else []
+class ReadQueues:
+    """The queues of a route that a consumer may read, sorted; none of them is made before it is asked for."""
+
+    def __init__(self, route: TopicRoute) -> None:
+        self._brokers = sorted(
+            (data.broker_name, data.read_queue_count)
+            for data in route.queues
+            if data.permission & Permission.READ and data.broker_name in route.brokers
+        )
+        self._ends = list(accumulate(count for _name, count in self._brokers))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def at(self, position: int) -> Queue:
+        """Return the queue at a position."""
+        broker = bisect_right(self._ends, position)
+        name, count = self._brokers[broker]
+        return Queue(name, position - self._ends[broker] + count)

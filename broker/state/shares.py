@@ -54,19 +54,25 @@ class Shares:
         )
 
     def add(self, key: Hashable, by: Stranger | None) -> None:
-        """Note the maker of an entry."""
+        """Note the maker of an entry, which has a weight of one."""
         if by is not None:
             origin = origin_of(by.peer_host)
             self.discard(key)
             self._makers[key] = origin
             self._counts[origin] += 1
 
-    def discard(self, key: Hashable) -> None:
-        """Forget an entry that is gone."""
+    def grow(self, key: Hashable, more: int) -> None:
+        """Note that the weight of an entry has grown by so many; less than none for one that shrank."""
+        origin = self._makers.get(key)
+        if origin is not None:
+            self._counts[origin] += more
+
+    def discard(self, key: Hashable, weight: int = 1) -> None:
+        """Forget an entry that is gone, or is noted anew."""
         origin = self._makers.pop(key, None)
         if origin is not None:
-            self._counts[origin] -= 1
-            if not self._counts[origin]:
+            self._counts[origin] -= weight
+            if self._counts[origin] <= 0:
                 del self._counts[origin]
 
     def of(self, by: Stranger) -> int:

@@ -213,6 +213,8 @@ class Statistics:
         self._later_until_ms = self._later_ms = 0
         """When that has to be done because a new slot begins; and when the last of it came."""
         self._overflow = TopicMeter(now_ms)
+        self._owned: dict[tuple[str, str], dict[tuple[str, str], None]] = {}
+        """The names and keys of meters of each topic and group, which are forgotten with it."""
         self._topics: dict[str, TopicMeter] = {}
         self._groups: dict[tuple[str, str], Meter] = {}
         self._day = date.min
@@ -366,24 +368,27 @@ class Statistics:
             if self._size >= METERS_MAX:
                 return self._overflow
             self._size += 1
+            for owner in _owners(name, key):
+                self._owned.setdefault(owner, {})[name, key] = None
             meter = meters[key] = TopicMeter(now_ms) if name == "TOPIC_PUT_NUMS" else Meter(now_ms)
         return meter
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted, and its past with it."""
-        self._forget(lambda name, key: key == topic if name.startswith("TOPIC_") else _topic_of(key) == topic)
+        self._forget(("topic", topic))
 
     def forget_group(self, group: str) -> None:
-        self._forget(lambda name, key: _group_of(key) == group)
+        self._forget(("group", group))
 
-    def _forget(self, is_gone: Callable[[str, str], bool]) -> None:
+    def _forget(self, gone: tuple[str, str]) -> None:
         self._count_later()
-        for name, meters in self._meters.items():
-            if name.startswith("BROKER_"):
-                continue
-            for key in [key for key in meters if is_gone(name, key)]:
-                del meters[key]
-                self._size -= 1
+        for name, key in list(self._owned.get(gone, ())):
+            del self._meters[name][key]
+            self._size -= 1
+            for owner in _owners(name, key):
+                del self._owned[owner][name, key]
+                if not self._owned[owner]:
+                    del self._owned[owner]
         self._topics.clear()
         self._groups.clear()
 
@@ -454,12 +459,9 @@ class Statistics:
         }
 
 
-def _topic_of(key: str) -> str:
-    """Of `topic@group` and `queue@topic@group`."""
+def _owners(name: str, key: str) -> list[tuple[str, str]]:
+    """Return the topic and the group of a meter, whose key is `topic`, `topic@group` or `queue@topic@group`."""
     parts = key.split("@")
-    return parts[-2] if len(parts) > 1 else ""
-
-
-def _group_of(key: str) -> str:
-    parts = key.split("@")
-    return parts[-1] if len(parts) > 1 else ""
+    if len(parts) > 1:
+        return [("topic", parts[-2]), ("group", parts[-1])]
+    return [("topic", key)] if name.startswith("TOPIC_") else []

@@ -544,8 +544,6 @@ def permission_mask(broker_permission: int) -> int:
     return -1 if broker_permission & READ_WRITE == READ_WRITE else broker_permission
 
 
-def _refusal(config: TopicConfig) -> str | None:
-    problem = names.check_topic(config.name) or _out_of_bounds(config)
 def _refusal(config: TopicConfig, queues_max: int) -> str | None:
     problem = names.check_topic(config.name) or _out_of_bounds(config, queues_max)
     for attribute, kind in _NOT_BUILT.items():

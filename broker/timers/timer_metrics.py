@@ -8,7 +8,7 @@ the counts of a moment before, as the original's does; nothing is decided by the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -63,27 +63,29 @@ class TimerMetrics:
         """Return the pending messages of each topic that has any."""
         return {topic: count for topic, (count, _time) in self._counts.items() if count > 0}
 
-    def to_json(self, now_ms: int) -> dict[str, Any]:
-        """Return the object of file and answer."""
-        self._renew_version(now_ms)
-        return {
-            "dataVersion": self.data_version.to_json(),
-            "timingCount": {topic: self._entry(topic) for topic in sorted(self._counts)},
-        }
-
-    def _entry(self, topic: str) -> dict[str, int]:
-        count, time_ms = self._counts[topic]
-        return {"count": max(count, 0), "timeStamp": time_ms}
-
-    def _renew_version(self, now_ms: int) -> None:
+    def version_json(self, now_ms: int) -> dict[str, Any]:
+        """Return the version of the counts, a new one where they have changed."""
         if self._versioned != self.generation:
             self._versioned = self.generation
             self.data_version = self.data_version.next(now_ms)
+        return self.data_version.to_json()
+
+    def entries(self) -> list[tuple[str, list[int]]]:
+        """Return the count of each topic, and its time."""
+        return list(self._counts.items())
+
+    @staticmethod
+    def entry_json(entry: Sequence[int]) -> dict[str, Any]:
+        """Return one of `entries` as in file and answer."""
+        return {"count": max(entry[0], 0), "timeStamp": entry[1]}
+
+    def to_json(self, now_ms: int) -> dict[str, Any]:
+        """Return the object of file and answer."""
+        counts = {topic: self.entry_json(entry) for topic, entry in self._counts.items()}
+        return {"dataVersion": self.version_json(now_ms), "timingCount": counts}
 
     def dump_in_slices(self, now_ms: int) -> TextSlices:
         """Write the text of `timermetrics`, a slice at each step."""
-        self._renew_version(now_ms)
-        topics = sorted(self._counts)
-        counts = (value_entry(topic, self._entry(topic)) for topic in topics if topic in self._counts)
-        version = value_entry("dataVersion", self.data_version.to_json())
+        version = value_entry("dataVersion", self.version_json(now_ms))
+        counts = (value_entry(topic, self.entry_json(entry)) for topic, entry in self.entries())
         return object_text(chain([version], object_entry("timingCount", counts)))

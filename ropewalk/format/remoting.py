@@ -17,7 +17,7 @@ fields, numbers in quotes and other languages' habits are ordinary and accepted,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
 from struct import Struct
@@ -510,6 +510,18 @@ def encode_frame(command: Command, opaque: int | None = None, flag: int | None =
     except UnicodeEncodeError as error:
         raise LocalProtocolError(f"text that UTF-8 cannot carry: {error}") from None
     return frame_bytes(kind, header, command.body)
+
+
+def encode_head(command: Command, body_size: int) -> bytes:
+    """Encode the part of a frame in front of its body, which the caller has in pieces; the command's own is not used.
+
+    Raises LocalProtocolError for what no frame can carry.
+    """
+    head = encode_frame(replace(command, body=b""))
+    size = int.from_bytes(head[:4], "big") + body_size
+    if size + 4 > FRAME_SIZE_MAX:
+        raise LocalProtocolError(f"frame of {size + 4} bytes is over {FRAME_SIZE_MAX}")
+    return size.to_bytes(4, "big") + head[4:]
 
 
 def frame_bytes(serialize_type: int, header: bytes, body: bytes) -> bytes:

@@ -3,41 +3,45 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from store.log.commitlog import CommitLog
 from store.queues.consume_queue import ConsumeQueue, FrozenQueue
 
-__all__ = ["offset_by_time", "oldest_store_time", "store_time", "store_times"]
+__all__ = ["Spot", "offset_by_time", "oldest_store_time", "spot_of", "store_time", "store_times", "times_at"]
+
+Spot: TypeAlias = "int | Callable[[], bytes]"
+"""The log offset of a message, negative where there is none; or how its queue entry is read, where no memory has it."""
+
+
+def spot_of(queue: ConsumeQueue | None, offset: int) -> Spot:
+    """Return where the message at `offset` of a queue is. Queue entries change on the loop, and are looked at there."""
+    if queue is None or not queue.min_offset <= offset < queue.readable:
+        return -1
+    entry = queue.entries_nowait(offset, 1)
+    if entry:
+        return int.from_bytes(entry[:8], "big")
+    file, position, size = queue.place(offset, 1)
+    return partial(file.read_at, position, size)
 
 
 def store_times(log: CommitLog, places: Iterable[tuple[ConsumeQueue | None, int]]) -> Callable[[], list[int]]:
-    """Return a job that returns when the messages at these (queue, offset) were stored, ms; -1 where there is none.
+    """Return a job that is `times_at` for these (queue, offset), which are few: they are looked at now."""
+    return partial(times_at, log, [spot_of(queue, offset) for queue, offset in places])
 
-    Queue entries are looked at now, on the loop, where they change. The job blocks on the disk and runs on any thread;
-    raises OSError where the disk cannot be read.
+
+def times_at(log: CommitLog, spots: Sequence[Spot]) -> list[int]:
+    """Return when the messages at these spots were stored, ms; -1 where there is none. Blocks, on any thread.
+
+    Raises OSError where the disk cannot be read.
     """
-    spots: list[int | Callable[[], bytes]] = []
-    for queue, offset in places:
-        if queue is None or not queue.min_offset <= offset < queue.readable:
-            spots.append(-1)
-            continue
-        entry = queue.entries_nowait(offset, 1)
-        if entry:
-            spots.append(int.from_bytes(entry[:8], "big"))
-        else:
-            file, position, size = queue.place(offset, 1)
-            spots.append(partial(file.read_at, position, size))
-
-    def read_times() -> list[int]:
-        times = []
-        for spot in spots:
-            physical = spot if isinstance(spot, int) else int.from_bytes(spot()[:8] or b"\xff", "big")
-            times.append(_record_time(log, physical) if physical >= 0 else -1)
-        return times
-
-    return read_times
+    times = []
+    for spot in spots:
+        physical = spot if isinstance(spot, int) else int.from_bytes(spot()[:8] or b"\xff", "big")
+        times.append(_record_time(log, physical) if physical >= 0 else -1)
+    return times
 
 
 def offset_by_time(queue: FrozenQueue, log: CommitLog, timestamp: int, *, upper: bool = False) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from broker.admin.base import ENTRIES_PER_STEP
+from broker.admin.base import CHANGES_PER_STEP
 from broker.namesrv import registration
 from broker.namesrv.handlers import name_server_handlers
 from broker.namesrv.server import NameServer
@@ -208,7 +208,7 @@ def test_what_a_long_list_makes_is_written_a_slice_at_a_time(
 
     broker.until(is_made)
     assert sum(map(len, written)) - before == 300
-    assert max(map(len, written[1:])) <= ENTRIES_PER_STEP
+    assert max(map(len, written[1:])) <= CHANGES_PER_STEP
     written.append([])
     state.dump()
     assert written[-1] == [], "the file is joined from what is written"

@@ -366,7 +366,7 @@ class LedgerState:
         context = self._context
         topics = {each.name: each for each in context.topics if each.name not in names.HIDDEN_TOPICS}
         groups = {each.name: each for each in context.groups}
-        forbidden = context.groups.to_wrapper()["forbiddenTable"]
+        forbidden = {group: dict(topics) for group, topics in context.groups.forbidden()}
         _note_difference(change, "topics", "goneTopics", self._topics, topics)
         _note_difference(change, "groups", "goneGroups", self._groups, groups)
         if forbidden != self._forbidden:

@@ -76,20 +76,20 @@ class TopicRoute:
     queues: tuple[QueueData, ...]
     ordered_queues: tuple[Queue, ...] = ()
     """The queues that `orderTopicConf` fixed, whatever is up at the moment; empty for an ordinary topic."""
-    _write_queues: tuple[Queue, ...] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        found = self.ordered_queues or tuple(
-            Queue(data.broker_name, queue_id)
-            for data in self.queues
-            if data.permission & Permission.WRITE and self._has_master(data.broker_name)
-            for queue_id in range(data.write_queue_count)
-        )
-        object.__setattr__(self, "_write_queues", found)  # asked for by every send
+    _write_queues: tuple[Queue, ...] | None = field(init=False, repr=False, compare=False, default=None)
 
     def write_queues(self) -> tuple[Queue, ...]:
-        """Return the queues a producer may choose from."""
-        return self._write_queues
+        """Return the queues a producer may choose from. HOT: asked for by every send, and made for the first."""
+        found = self._write_queues
+        if found is None:
+            found = self.ordered_queues or tuple(
+                Queue(data.broker_name, queue_id)
+                for data in self.queues
+                if data.permission & Permission.WRITE and self._has_master(data.broker_name)
+                for queue_id in range(data.write_queue_count)
+            )
+            object.__setattr__(self, "_write_queues", found)
+        return found
 
     def brokers_without_master(self) -> tuple[str, ...]:
         """Return the broker sets that would have queues to write to, if they had a master."""

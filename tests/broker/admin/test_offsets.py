@@ -1,10 +1,12 @@
 """Administrators and offsets: how far groups have read, and being sent elsewhere."""
 
 import json
+from itertools import count
 from typing import Any
 
 import pytest
 
+from broker.state.topics import TopicConfig
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import fastjson
 from tests.broker.harness import Client, InProcess, heartbeat_body, pull_ext
@@ -168,6 +170,8 @@ def test_offsets_are_cloned_to_another_group(filled: InProcess, client: Client) 
     assert query(client, group="h") is None
     assert client.call(RequestCode.CLONE_GROUP_OFFSET, {**ext, "offline": True}).code == 0
     assert query(client, group="h") == "4"
+    filled.broker.offsets.commit("h", "T", 0, 7)
+    assert query(client) == "4", "each of them goes its own way from then on"
 
 
 @pytest.mark.parametrize(
@@ -209,6 +213,35 @@ def test_a_reset_that_makes_no_sense_is_refused(
 ) -> None:
     assert reset(client, **changes).code == code
     assert query(client) is None
+
+
+def test_a_reset_of_many_queues_goes_on_to_the_last_when_its_client_has_gone(
+    filled: InProcess, client: Client
+) -> None:
+    filled.broker.topics.update(TopicConfig("wide", 1_000, 1_000), filled.clock.ms)
+    filled.broker.lane.clock = count().__next__  # a turn has time for one step
+    gone = filled.connect()
+    ext = {"topic": "wide", "group": "g", "timestamp": -1, "isForce": True}
+    gone.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+    offsets = filled.broker.offsets
+    filled.until(lambda: bool(offsets.queues("g", "wide")))
+    assert len(offsets.queues("g", "wide")) < 1_000, "it is half-way"
+    gone.disconnect()
+    filled.until(lambda: len(offsets.queues("g", "wide")) == 1_000)
+
+
+def test_a_look_at_more_queues_than_an_answer_holds_is_refused_in_words(
+    filled: InProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.admin.base.ROWS_MAX", 3)
+    answer = client.call(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g", "topic": "T"})
+    assert (answer.code, answer.remark) == (
+        1, "the answer would be about more than 3 queues: ask for one topic or group at a time"
+    )  # fmt: skip
+    monkeypatch.setattr("broker.admin.base.ROWS_MAX", 4)
+    assert client.call(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g", "topic": "T"}).code == 0
+    monkeypatch.setattr("broker.admin.base.ROWS_TOTAL_MAX", 3)
+    assert client.call(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g", "topic": "T"}).code == 2
 
 
 def test_whoever_reads_already_is_told_by_its_next_pull_once(filled: InProcess, client: Client) -> None:

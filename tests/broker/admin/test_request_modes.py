@@ -9,7 +9,7 @@ import pytest
 
 from broker.state.request_modes import AVERAGELY, BY_CIRCLE, assigned
 from broker.state.topics import TopicConfig
-from ropewalk.client.core.routes import BrokerData, Queue, QueueData, TopicRoute
+from ropewalk.client.core.routes import BrokerData, QueueData, TopicRoute
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.remoting import Command
 from ropewalk.format.sliced_json import finish
@@ -101,11 +101,9 @@ def test_without_a_name_server_to_ask_the_broker_divides_its_own_queues(running:
 @pytest.mark.parametrize("strategy", [AVERAGELY, BY_CIRCLE])
 def test_every_queue_belongs_to_exactly_one_member(strategy: str) -> None:
     for count in range(9):
-        queues = [Queue("b", n) for n in range(count)]
         for size in range(1, 6):
-            members = [f"m{n}" for n in range(size)]
-            shares = [assigned(strategy, "T", queues, members, member) for member in members]
-            assert sorted(queue for share in shares for queue in share or []) == queues
+            shares = [assigned(strategy, count, size, member) for member in range(size)]
+            assert sorted(place for share in shares for place in share or []) == list(range(count))
 
 
 # -- modes ---------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 from broker.remoting import cold_lane
 from broker.remoting.cold_lane import TURN_S, ColdLane
 from broker.remoting.incoming import IncomingBudget
+from broker.remoting.request import LargeAnswer
 from broker.remoting.session import Handlers, Session
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import RemoteProtocolError
@@ -144,6 +145,48 @@ def test_a_frame_of_many_megabytes_that_has_to_wait_too_long_is_told_that_the_br
         world.turn()
     assert answered(link) == [3]
     assert not link.closed
+
+
+def test_a_change_of_many_entries_goes_on_when_its_connection_ends_and_a_look_does_not() -> None:
+    world = World()
+    session, link = world.session()
+    done: list[str] = []
+
+    def steps(what: str) -> Generator[None, None, Command | None]:
+        for _ in range(10):
+            world.now_s += STEP_S
+            yield
+        done.append(what)
+        return Command(1).reply(ResponseCode.SUCCESS)
+
+    session.answer_in_steps(Command(1), steps("looked"))
+    session.answer_in_steps(Command(1), steps("changed"), must_end=True)
+    session.answer_in_steps(Command(1), steps("looked again"))
+    world.turn()
+    session.closed()
+    for _ in range(10):
+        world.turn()
+    assert done == ["changed"]
+    assert not world.lane.size
+    assert not link.sent
+    session.answer_in_steps(Command(1), steps("looked too late"))
+    for _ in range(10):
+        world.turn()
+    assert done == ["changed"]
+
+
+def test_an_answer_in_pieces_is_one_frame_and_one_that_fits_none_an_error() -> None:
+    world = World()
+    session, link = world.session()
+    request = Command(1, opaque=7)
+    pieces = [b"a" * 1_000, b"b" * 1_000]
+    session.outbox.send(request, LargeAnswer(0, opaque=7, flag=1, pieces=pieces))
+    (answer,) = (decode_frame(payload) for payload in FrameBuffer().feed(bytes(link.sent)))
+    assert (answer.opaque, answer.code, answer.body) == (7, 0, b"".join(pieces))
+    link.sent.clear()
+    session.outbox.send(request, LargeAnswer(0, opaque=7, flag=1, pieces=[bytes(1 << 20)] * 16))
+    (answer,) = (decode_frame(payload) for payload in FrameBuffer().feed(bytes(link.sent)))
+    assert (answer.opaque, answer.code, answer.remark) == (7, 1, "the answer does not fit a frame")
 
 
 def test_sessions_take_turns_and_one_with_much_delays_no_other() -> None:

@@ -288,8 +288,7 @@ class TestWhatToolsAreTold:
         )
         group = registry.consumer_group("g")
         assert group is not None
-        body = group.connection_body()
-        assert body["connectionSet"] == [
+        assert [member.to_json() for member in group.members.values()] == [
             {
                 "clientAddr": "10.0.0.1:5555",
                 "clientId": "10.0.0.1@12#345",
@@ -297,15 +296,8 @@ class TestWhatToolsAreTold:
                 "version": 317,
             }
         ]
-        assert body["consumeFromWhere"] == "CONSUME_FROM_FIRST_OFFSET"
-        assert body["subscriptionTable"]["T"]["codeSet"] == [2598919]
-
-    def test_the_producer_connection_list(self) -> None:
-        registry = ClientRegistry()
-        registry.heartbeat("p1", HeartbeatData.decode(JAVA_HEARTBEAT), 0, address="10.0.0.1:5555")
-        body = registry.producer_connection_body("pg")
-        assert body is not None and body["connectionSet"][0]["clientAddr"] == "10.0.0.1:5555"
-        assert registry.producer_connection_body("unknown") is None
+        assert group.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
+        assert group.subscriptions["T"].to_json()["codeSet"] == [2598919]
 
     def test_a_producer_that_came_back_stays_known_when_its_old_connection_ends(self) -> None:
         registry = ClientRegistry()

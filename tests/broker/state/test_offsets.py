@@ -111,16 +111,6 @@ def test_removing_a_topic_or_a_group_takes_its_offsets_and_no_others() -> None:
     )
 
 
-def test_a_clone_gets_the_offsets_and_then_goes_its_own_way() -> None:
-    table = OffsetTable()
-    table.commit("g", "T", 0, 10)
-    table.commit("g", "T", 1, 11)
-    table.clone("g", "h", "T")
-    table.commit("h", "T", 0, 20)
-    assert table.queues("h", "T") == {0: 20, 1: 11}
-    assert table.queues("g", "T") == {0: 10, 1: 11}
-
-
 def test_the_file_is_written_as_rocketmq_writes_it() -> None:
     table = OffsetTable()
     table.commit("groupA", "TopicTest", 0, 37960)

@@ -75,6 +75,31 @@ def test_a_name_costs_nothing_while_half_of_them_is_free(start_broker: StartBrok
     assert invent_topics(running, 35) == [0] * 35, "a whole cluster comes from one address"
 
 
+def test_a_stranger_that_commits_offsets_for_thousands_of_queues_leaves_room_for_others(
+    start_broker: StartBroker,
+) -> None:
+    running = start_broker(offsetPairsMax=100)
+    client = stranger(running)
+    for topic in ("A", "B"):
+        ext = {**topic_ext(topic), "readQueueNums": 1_024, "writeQueueNums": 1_024}
+        assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == 0
+        client.pull(topic, consumerGroup="g")
+    codes = [
+        client.call(
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            {"consumerGroup": "g", "topic": topic, "queueId": n, "commitOffset": 1},
+        ).code
+        for topic in ("A", "B")
+        for n in range(1_024)
+    ]
+    assert codes.count(0) == running.broker.offsets.queue_count == 500, "half of the offsets that are kept"
+    commit = {"consumerGroup": "g", "topic": "A", "queueId": 1_023, "commitOffset": 1}
+    assert honest(running).call(RequestCode.UPDATE_CONSUMER_OFFSET, commit).code == 0
+    running.broker.offsets.remove_group("g")
+    assert running.broker.offsets.queue_count == 0
+    assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, commit).code == 0
+
+
 def test_failed_messages_of_a_group_have_a_retry_topic_whatever_strangers_invented(
     start_broker: StartBroker,
 ) -> None:

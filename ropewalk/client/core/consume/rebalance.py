@@ -17,20 +17,21 @@ Q = TypeVar("Q")
 
 def allocate_queues(queues: Collection[Q], members: Collection[str], me: str) -> list[Q]:
     """My part of the queues, which must be sortable. Empty if I am no member, or if there are too many of us."""
-    ids = sorted(members, key=_utf16)
+    ids = sorted(members, key=sort_key)
     if me not in ids or not queues:
         return []
     ordered = sorted(queues)  # type: ignore[type-var]
-    index = ids.index(me)
-    rest = len(ordered) % len(ids)
-    if len(ordered) <= len(ids):
-        size = 1
-    else:
-        size = len(ordered) // len(ids) + (1 if 0 <= index < rest else 0)
+    return [ordered[position] for position in share_of(len(ordered), len(ids), ids.index(me))]
+
+
+def share_of(queues: int, members: int, index: int) -> range:
+    """Return the positions, among so many sorted queues, of the member at `index` of so many sorted members."""
+    rest = queues % members
+    size = 1 if queues <= members else queues // members + (1 if 0 <= index < rest else 0)
     start = index * size if index < rest else index * size + rest
-    return ordered[start : start + size]
+    return range(start, min(start + size, queues))
 
 
-def _utf16(text: str) -> bytes:
+def sort_key(text: str) -> bytes:
     """Java compares strings by UTF-16 units, which differs from ours beyond the basic plane."""
     return text.encode("utf-16-be", "surrogatepass")
