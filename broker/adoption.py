@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -10,6 +10,7 @@ import structlog
 from broker.context import BrokerContext
 from broker.state.topics import LOADED_QUEUES_MAX, TopicConfig
 from ropewalk.format.names import HIDDEN_TOPICS
+from store.queues.consume_queue import ConsumeQueue
 
 log = structlog.get_logger("broker")
 
@@ -22,19 +23,26 @@ class TopicAdoption:
         self._topics = context.topics
         self._store = context.store
         self._is_leader = is_leader
-        self._queues_adopted = -1
-        """How many queues had come into being when topics were last made for them."""
         self._adopted: set[str] = set()
         """Topics that were made for their queues, and have as many as have messages."""
 
     def adopt_orphans(self, now: int) -> None:
         """A topic whose creation did not reach its file before a crash: its messages are here, so it exists."""
-        self._widen_topics(now)
-        for name, queues in self._store.queues.items():
-            if name in HIDDEN_TOPICS:
+        self._store.table.made.clear()
+        self._adopt(tuple(self._store.queues), now)
+
+    def _adopt(self, names: Iterable[str], now: int) -> None:
+        """Make the topics of these names that have messages, or give them more queues."""
+        for name in names:
+            queues, config = self._store.queues.get(name, {}), self._topics.get(name)
+            if config is not None:
+                self._widen(config, queues, now)
+            elif name in HIDDEN_TOPICS or not queues:
                 continue
-            if name not in self._topics and any(queue.next_offset for queue in queues.values()):
+            elif any(queue.next_offset for queue in queues.values()):
                 self._adopt_topic(name, max(queues) + 1, now)
+            else:
+                self._store.table.made[name] = None  # until it has a message
 
     def _adopt_topic(self, name: str, count: int, now: int) -> None:
         try:
@@ -47,16 +55,14 @@ class TopicAdoption:
         self._adopted.add(name)
         log.warning("topic in the log but in no config file; served again", topic=name, queues=count)
 
-    def _widen_topics(self, now: int) -> None:
+    def _widen(self, config: TopicConfig, queues: Mapping[int, ConsumeQueue], now: int) -> None:
         """Serve every queue with messages of a topic that another member made, with more queues than are known here."""
-        for name, queues in self._store.queues.items():
-            config = self._topics.get(name)
-            if config is None or not (self._store.may_be_cut or name in self._adopted):
-                continue
-            count = max((id + 1 for id, queue in queues.items() if queue.next_offset), default=0)
-            if config.read_queues < count and not self._topics.is_system(name):
-                wider = replace(config, read_queues=count, write_queues=count)
-                self._topics.update(wider, now, queues_max=LOADED_QUEUES_MAX)
+        if not (self._store.may_be_cut or config.name in self._adopted):
+            return
+        count = max((id + 1 for id, queue in queues.items() if queue.next_offset), default=0)
+        if config.read_queues < count and not self._topics.is_system(config.name):
+            wider = replace(config, read_queues=count, write_queues=count)
+            self._topics.update(wider, now, queues_max=LOADED_QUEUES_MAX)
 
     def adopt_new_queues(self) -> None:
         """Make the topics of messages that have come without them, so that they are served.
@@ -65,9 +71,11 @@ class TopicAdoption:
         messages of topics that its own master made moments before it died: their first message is a delivered one.
         """
         now, before = self._context.now_ms(), self._topics.generation
-        if self._store.table.made != self._queues_adopted:
-            self._queues_adopted = self._store.table.made
-            self.adopt_orphans(now)
+        made = self._store.table.made
+        if made:
+            names = tuple(made)
+            made.clear()
+            self._adopt(names, now)
         while self._context.timers.orphans:
             name, count = self._context.timers.orphans.popitem()
             if name not in self._topics:

@@ -7,21 +7,31 @@ waits for all of them. Who does not answer in time is no reason to keep the admi
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import suppress
 from functools import partial
-from typing import Any
 
-from broker.admin.base import AdminContext, Handler, body_of
+from broker.admin.base import AdminContext, Handler
 from broker.remoting.refused import RequestRefused
-from broker.remoting.session import Session
+from broker.remoting.session import Session, Stepwise
 from broker.state.clients import Member
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format import fastjson
 from ropewalk.format.headers import ConsumerStatusHeader, RelayHeader, decode_header
 from ropewalk.format.record import parse_message_id
 from ropewalk.format.remoting import Command
+from ropewalk.format.sliced_json import loads_in_slices
 
 RELAY_TIMEOUT_MS = 10_000
 """Administrators wait for twelve seconds; those of RocketMQ for fifteen and fifty."""
+ASKED_PER_STEP = 50
+OFFSETS_PER_STEP = 10
+KEY_SIZE_MAX = 1 << 10
+"""Characters of the text that names a queue."""
+ANSWER_SIZE_MAX = 1 << 20
+"""Bytes of a client's answer about its offsets; a larger one counts as an empty one."""
+ANSWERS_SIZE_MAX = 8 << 20
+"""Bytes of the answers of all clients of a group; what comes beyond counts as empty."""
 STATUS_TIMEOUT_MS = 3_000
 """Administrators wait for five seconds: they get what the other clients said before they give up."""
 
@@ -103,7 +113,7 @@ class AdminRelay:
         members = info.members.items() if info is not None else ()
         return [(peer, member) for peer, member in members if isinstance(peer, Session)]
 
-    def consumer_status(self, session: Session, request: Command) -> None:
+    def consumer_status(self, session: Session, request: Command) -> Stepwise:
         """Return the position of each client of a group, by its own account."""
         header = decode_header(ConsumerStatusHeader, request.ext)
         broker = self._broker
@@ -118,30 +128,55 @@ class AdminRelay:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{header.group}]"
             )
-        table: dict[str, Any] = {}
-        left = len(asked)
+        bodies: dict[str, bytes] = {}
+        left, free = len(asked), ANSWERS_SIZE_MAX
 
         def answered(client_id: str, answer: Command | None) -> None:
-            nonlocal left
+            nonlocal left, free
             left -= 1
             if answer is not None and answer.code == ResponseCode.SUCCESS:
-                table[client_id] = _offsets_in(answer.body)
+                size = len(answer.body)
+                is_small = size <= min(ANSWER_SIZE_MAX, free)
+                bodies[client_id] = answer.body if is_small else b""
+                free -= size if is_small else 0
             if left == 0:
-                body = {"consumerTable": table, "messageQueueTable": fastjson.QueueKeys()}
-                self._context.send(session, request, body_of(request, body))
+                session.answer_in_steps(request, self._status_of(request, bodies))
 
         deadline = broker.monotonic_ms() + STATUS_TIMEOUT_MS
         ext = {"topic": header.topic, "group": header.group}
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
-        for peer, client_id in asked:
+        for count, (peer, client_id) in enumerate(asked, 1):
             if not broker.client_calls.ask(peer, code, ext, b"", deadline, partial(answered, client_id)):
                 answered(client_id, None)
+            if count % ASKED_PER_STEP == 0:
+                yield
+        return None
+
+    def _status_of(self, request: Command, bodies: dict[str, bytes]) -> Stepwise:
+        tables = []
+        for client_id, body in bodies.items():
+            offsets = yield from _offsets_in(body)
+            tables.append(fastjson.dumps(client_id) + b":{" + offsets + b"}")
+            yield
+        body = b'{"consumerTable":{%b},"messageQueueTable":{}}' % b",".join(tables)
+        return request.reply(ResponseCode.SUCCESS, body=body)
 
 
-def _offsets_in(body: bytes) -> fastjson.QueueKeys:
-    """The offset table in a client's answer to 221; a body that is not one counts as an empty one."""
+def _offsets_in(body: bytes) -> Generator[None, None, bytes]:
+    """Return the entries of the offset table in a client's answer to 221, as they are written in the broker's.
+
+    A body that is not one counts as an empty one.
+    """
     try:
-        table = fastjson.loads(body).get("messageQueueTable")
-        return fastjson.queue_keys(table) if isinstance(table, dict) else fastjson.QueueKeys()
-    except (fastjson.FastjsonError, AttributeError):
-        return fastjson.QueueKeys()
+        document = (yield from loads_in_slices(body, ANSWER_SIZE_MAX)) if body else None
+    except fastjson.FastjsonError:
+        document = None
+    table = document.get("messageQueueTable") if isinstance(document, dict) else None
+    texts = []
+    for count, (key, offset) in enumerate(table.items() if isinstance(table, dict) else (), 1):
+        if len(key) <= KEY_SIZE_MAX and isinstance(offset, int):
+            with suppress(fastjson.FastjsonError):
+                texts.append(fastjson.dumps(fastjson.queue_keys({key: offset}))[1:-1])
+        if count % OFFSETS_PER_STEP == 0:
+            yield
+    return b",".join(texts)

@@ -276,11 +276,11 @@ class ClientRegistry:
 
     def consumers_of(self, topics: Iterable[str]) -> list[Notification]:
         """Return a notification for each consumer that subscribes to one of these topics, broadcasting ones too."""
-        names = frozenset(topics)
+        names = frozenset(topics)  # of a view and a set the shorter one is walked
         return [
             Notification(peer, group)
             for group, info in self._consumers.items()
-            if self._notifies(group) and not names.isdisjoint(info.subscriptions)
+            if self._notifies(group) and not info.subscriptions.keys().isdisjoint(names)
             for peer in info.members
         ]
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from broker.state.changes import Changes
 from broker.state.data_version import DataVersion, int_of
 from broker.state.json_text import TextSlices, entry_text, table_text
 from broker.state.shares import NewNames, Stranger
@@ -136,7 +137,11 @@ class GroupTable:
         self.make_room: Callable[[], None] = lambda: None
         """Called where the bound is reached: removes groups of `made` that were never used."""
         self.generation = 0
+        """Rises with every change."""
+        self.forbidden_generation = 0
+        """The generation in which reading was forbidden or allowed last."""
         self.data_version = DataVersion()
+        self._changes = Changes()
         self._groups: dict[str, SubscriptionGroupConfig] = {}
         self._forbidden: dict[str, dict[str, int]] = {}
         self._foreign_groups: dict[str, Any] = {}
@@ -159,6 +164,10 @@ class GroupTable:
     def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
         return iter(tuple(self._groups.values()))
 
+    def changed_since(self, generation: int) -> list[str] | None:
+        """Return the groups that were changed or deleted after a generation; None: all of them may have been."""
+        return self._changes.since(generation)
+
     def notifies(self, name: str) -> bool:
         """Tell whether members of the group are told of each other; the lookup `clients.ClientRegistry` asks."""
         config = self._groups.get(name)
@@ -175,7 +184,7 @@ class GroupTable:
         for name in missing:
             self._groups[name] = SubscriptionGroupConfig(name)
         if missing:
-            self._changed(now_ms)
+            self._changed(now_ms, *missing)
 
     def creation_refusal(self, name: str, by: Stranger | None = None) -> str | None:
         """Why naming the unknown group `name` does not create it, in words for its user."""
@@ -206,7 +215,7 @@ class GroupTable:
             self.made[name] = now_ms
         config = self._groups[name] = SubscriptionGroupConfig(name)
         self._foreign_groups.pop(name, None)
-        self._changed(now_ms)
+        self._changed(now_ms, name)
         return config
 
     def update(self, config: SubscriptionGroupConfig, now_ms: int) -> bool:
@@ -218,7 +227,7 @@ class GroupTable:
             return False
         self._groups[config.name] = config
         self._foreign_groups.pop(config.name, None)
-        self._changed(now_ms)
+        self._changed(now_ms, config.name)
         return True
 
     def set_forbidden(self, group: str, topic: str, bits: int, now_ms: int) -> None:
@@ -232,11 +241,13 @@ class GroupTable:
         if not topics:
             del self._forbidden[group]
         self._changed(now_ms)
+        self.forbidden_generation = self.generation
 
     def set_all_forbidden(self, table: Mapping[str, Mapping[str, int]], now_ms: int) -> None:
         """Replace the masks of all groups."""
         self._forbidden = {group: dict(topics) for group, topics in table.items()}
         self._changed(now_ms)
+        self.forbidden_generation = self.generation
 
     def delete(self, name: str, now_ms: int) -> bool:
         """Remove a group and its bans; its offsets stay unless the caller removes them."""
@@ -244,9 +255,11 @@ class GroupTable:
             return False
         self.made.pop(name, None)
         self._new_names.forget(name)
-        self._forbidden.pop(name, None)
+        was_forbidden = self._forbidden.pop(name, None) is not None
         self._texts.pop(name, None)
-        self._changed(now_ms)
+        self._changed(now_ms, name)
+        if was_forbidden:
+            self.forbidden_generation = self.generation
         return True
 
     def adopt(self, value: Mapping[str, Any]) -> list[str]:
@@ -258,7 +271,7 @@ class GroupTable:
         self._groups = {**own, **fresh._groups}
         self._forbidden, self._foreign_groups = fresh._forbidden, fresh._foreign_groups
         self.data_version = fresh.data_version
-        self.generation += 1
+        self._all_changed()
         return gone
 
     def supplement(self, value: Mapping[str, Any], now_ms: int) -> list[str]:
@@ -268,7 +281,7 @@ class GroupTable:
         changed = [name for name, entry in fresh._groups.items() if self._groups.get(name) != entry]
         self._groups.update(fresh._groups)
         self.data_version = self.data_version.next_after(fresh.data_version, now_ms)
-        self.generation += 1
+        self._note_changes(changed)
         return changed
 
     def set_state_version(self, state_version: int, now_ms: int) -> None:
@@ -277,9 +290,18 @@ class GroupTable:
             self.data_version = self.data_version.next(now_ms, state_version)
             self.generation += 1
 
-    def _changed(self, now_ms: int) -> None:
+    def _changed(self, now_ms: int, *changed: str) -> None:
         self.data_version = self.data_version.next(now_ms)
+        self._note_changes(changed)
+
+    def _note_changes(self, changed: Iterable[str]) -> None:
         self.generation += 1
+        self._changes.note(changed, self.generation)
+
+    def _all_changed(self) -> None:
+        self.generation += 1
+        self.forbidden_generation = self.generation
+        self._changes.note_all(self.generation)
 
     # -- what others see -------------------------------------------------------------------------------
 
@@ -347,5 +369,5 @@ class GroupTable:
             for key, item in value.items()
             if key not in ("dataVersion", "forbiddenTable", "subscriptionGroupTable")
         }
-        self.generation += 1
+        self._all_changed()
         return findings

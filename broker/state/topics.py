@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
+from broker.state.changes import Changes
 from broker.state.data_version import DataVersion, int_of
 from broker.state.json_file import StoreConfigRefused
 from broker.state.json_text import ENTRIES_PER_STEP, TextSlices, entry_text, table_text
@@ -54,8 +55,6 @@ _KNOWN_FIELDS = frozenset(
     )
 )
 _OF_GROUPS: Final = (names.RETRY_PREFIX, names.DLQ_PREFIX)
-CHANGES_MAX: Final = 2_000
-"""Changed topics that are remembered; who has heard of none of the last ones takes the whole table."""
 _NOT_BUILT = {"queue.type": "BatchCQ", "cleanup.policy": "COMPACTION"}
 
 
@@ -160,10 +159,7 @@ class TopicTable:
         self._topics: dict[str, TopicConfig] = {}
         self._foreign_topics: dict[str, Any] = {}  # entries we do not serve, kept for their owner
         self._foreign_fields: dict[str, Any] = {}
-        self._changes: dict[str, int] = {}
-        """Topic -> the generation in which it was changed or deleted last, the newest at the end."""
-        self._changes_from = 0
-        """The generation that `_changes` begins after."""
+        self._changes = Changes()
         self._of_groups = 0
         """The number of topics that are of a group."""
         self._queue_count: int | None = None
@@ -192,14 +188,7 @@ class TopicTable:
 
     def changed_since(self, generation: int) -> list[str] | None:
         """Return the topics that were changed or deleted after a generation; None: all of them may have been."""
-        if generation < self._changes_from:
-            return None
-        changed = []
-        for name in reversed(self._changes):
-            if self._changes[name] <= generation:
-                break
-            changed.append(name)
-        return changed
+        return self._changes.since(generation)
 
     def is_system(self, name: str) -> bool:
         return name in self.system_topics or names.is_system_topic(name)
@@ -363,11 +352,13 @@ class TopicTable:
         fresh = TopicTable(self.rules)
         fresh.load(value)
         changed = [name for name, entry in fresh._topics.items() if self._topics.get(name) != entry]
+        self._of_groups += sum(
+            name not in self._topics and name.startswith(_OF_GROUPS) for name in fresh._topics
+        )
         self._topics.update(fresh._topics)
         self._queue_count = None
         self.data_version = self.data_version.next_after(fresh.data_version, now_ms)
         self._note_changes(changed)
-        self._count_of_groups()
         return changed
 
     def touch(self, now_ms: int) -> None:
@@ -398,16 +389,11 @@ class TopicTable:
 
     def _note_changes(self, changed: Iterable[str]) -> None:
         self.generation += 1
-        for name in changed:
-            self._changes.pop(name, None)
-            self._changes[name] = self.generation
-        while len(self._changes) > CHANGES_MAX:
-            self._changes_from = self._changes.pop(next(iter(self._changes)))
+        self._changes.note(changed, self.generation)
 
     def _all_changed(self) -> None:
         self.generation += 1
-        self._changes.clear()
-        self._changes_from = self.generation
+        self._changes.note_all(self.generation)
 
     def _count_of_groups(self) -> None:
         self._of_groups = sum(name.startswith(_OF_GROUPS) for name in self._topics)

@@ -18,8 +18,8 @@ class QueueTable:
         """Begin without queues; their files are below `directory`, of `file_size` bytes each."""
         self.directory = directory
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
-        self.made = 0
-        """Queues that came into being since the start."""
+        self.made: dict[str, None] = {}
+        """Topics of queues that came into being, until the broker has looked at them."""
         self._file_size = file_size
         self._disk = disk
 
@@ -37,7 +37,7 @@ class QueueTable:
             queues = self.by_topic[topic] = {}
         queue = queues.get(queue_id)
         if queue is None:
-            self.made += 1
+            self.made[topic] = None
             directory = f"{self.directory}/{topic}/{queue_id}"
             queue = queues[queue_id] = ConsumeQueue(topic, queue_id, directory, self._file_size, self._disk)
         return queue

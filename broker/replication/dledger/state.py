@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -57,6 +57,16 @@ log = structlog.get_logger("broker.dledger")
 
 Document = dict[str, Any]
 _Config = TypeVar("_Config", TopicConfig, SubscriptionGroupConfig)
+_Config_co = TypeVar("_Config_co", TopicConfig, SubscriptionGroupConfig, covariant=True)
+
+
+class _Table(Protocol[_Config_co]):
+    """The topics or the groups of a broker."""
+
+    def get(self, name: str) -> _Config_co | None: ...
+    def changed_since(self, generation: int) -> list[str] | None: ...
+    def __iter__(self) -> Iterator[_Config_co]: ...
+
 
 OFFSETS_MS: Final = 100
 """How long a commit of a consumer waits for others to be logged with it."""
@@ -363,15 +373,14 @@ class LedgerState:
         self._is_full_due = True
 
     def _collect_tables(self, change: Document) -> None:
-        context = self._context
-        topics = {each.name: each for each in context.topics if each.name not in names.HIDDEN_TOPICS}
-        groups = {each.name: each for each in context.groups}
-        forbidden = {group: dict(topics) for group, topics in context.groups.forbidden()}
-        _note_difference(change, "topics", "goneTopics", self._topics, topics)
-        _note_difference(change, "groups", "goneGroups", self._groups, groups)
-        if forbidden != self._forbidden:
-            change["forbidden"] = forbidden
-        self._topics, self._groups, self._forbidden = topics, groups, forbidden
+        """Note the topics and groups that are different since `_noted`, and what is forbidden."""
+        context, (topics, groups, _) = self._context, self._noted
+        _note_changes(change, "topics", "goneTopics", self._topics, context.topics, topics)
+        _note_changes(change, "groups", "goneGroups", self._groups, context.groups, groups)
+        if context.groups.forbidden_generation > groups:
+            forbidden = {group: dict(topics) for group, topics in context.groups.forbidden()}
+            if forbidden != self._forbidden:
+                self._forbidden = change["forbidden"] = forbidden
 
     def _note_deletions(self) -> None:
         self._gone_queues.update(self._context.store.deletions)
@@ -408,11 +417,12 @@ class LedgerState:
         context = self._context
         self._is_full_due = False
         self._full_at = context.store.log.end_offset
-        self._noted = context.topics.generation, context.groups.generation, context.delays.changed
+        self._noted = -1, -1, -1
         self._topics, self._groups = {}, {}
         self._forbidden = {}
         tables: Document = {}
         self._collect_tables(tables)
+        self._noted = context.topics.generation, context.groups.generation, context.delays.changed
         context.offsets.removed = []
         self._sequence, self._offsets_at = context.offsets.journal.sequence, context.monotonic_ms()
         self._note_deletions()
@@ -453,12 +463,32 @@ def _progress_of(timers: TimerService) -> list[int]:
     return [progress.read_ms, progress.queue_offset, progress.done]
 
 
-def _note_difference(
-    change: Document, changed: str, gone: str, before: Mapping[str, _Config], now: Mapping[str, _Config]
+def _note_changes(
+    change: Document,
+    changed: str,
+    gone: str,
+    known: dict[str, _Config],
+    table: _Table[_Config],
+    generation: int,
 ) -> None:
-    """Note the values that a table got and the names that it lost. Its values are replaced and never changed."""
-    values = {name: each.to_json() for name, each in now.items() if before.get(name) is not each}
-    names_gone = [name for name in before if name not in now]
+    """Note the values that a table has got since a generation, and the names that it has lost, and know them.
+
+    Its values are replaced and never changed.
+    """
+    names_changed = table.changed_since(generation)
+    if names_changed is None:
+        names_changed = [*{**known, **{each.name: None for each in table}}]
+    values, names_gone = {}, []
+    for name in names_changed:
+        if name in names.HIDDEN_TOPICS:
+            continue
+        each = table.get(name)
+        if each is None:
+            if known.pop(name, None) is not None:
+                names_gone.append(name)
+        elif known.get(name) is not each:
+            known[name] = each
+            values[name] = each.to_json()
     if values:
         change[changed] = values
     if names_gone:

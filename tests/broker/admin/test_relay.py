@@ -1,9 +1,11 @@
 """Requests that a consumer answers through the broker."""
 
+from itertools import count
+
 import pytest
 
 from broker.admin.base import AdminContext
-from broker.admin.relay import RELAY_TIMEOUT_MS, STATUS_TIMEOUT_MS
+from broker.admin.relay import ANSWER_SIZE_MAX, RELAY_TIMEOUT_MS, STATUS_TIMEOUT_MS
 from ropewalk.client.admin.cluster import ADMIN_TIMEOUT_S
 from ropewalk.codes import FrameFlag, RequestCode, ResponseCode
 from ropewalk.format import fastjson
@@ -143,3 +145,38 @@ def test_what_some_clients_of_a_group_say_is_told_before_an_administrator_gives_
     running.tick(STATUS_TIMEOUT_MS)
     assert list(fastjson.loads(client.answer(opaque).body)["consumerTable"]) == ["c1"]
     assert STATUS_TIMEOUT_MS <= (ADMIN_TIMEOUT_S - 1) * 1000
+
+
+def test_an_answer_about_offsets_is_read_in_steps_and_a_large_one_counts_as_empty(
+    running: InProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever joins a group may answer with a frame of 16 MiB, which is read on the loop."""
+    read: list[int] = []
+    begin = fastjson._Reader.__init__
+
+    def noted(reader: fastjson._Reader, text: str) -> None:
+        read.append(len(text))
+        begin(reader, text)
+
+    members = [running.connect() for _ in range(3)]
+    for number, each in enumerate(members):
+        each.heartbeat(client_id=f"c{number}", group="g", topics={"T": "*"})
+    running.tick()
+    for each in members:
+        each.answers()
+    client.send("T")
+    opaque = client.ask(STATUS, {"topic": "T", "group": "g"})
+    asking = [asked(each) for each in members]
+    monkeypatch.setattr(fastjson._Reader, "__init__", noted)
+    running.broker.lane.clock = count().__next__  # a turn has time for one step
+    key = '{"brokerName":"b","queueId":%d,"topic":"T"}'
+    offsets = ",".join(f"{key % n}:{n}" for n in range(300)).encode()
+    long = b'"{%b}":1' % (b" " * 60_000)
+    give(members[0], asking[0], 0, b'{"messageQueueTable":{%b,%b}}' % (offsets, long))
+    give(members[1], asking[1], 0, b'{"messageQueueTable":{%b}}' % (offsets + b" " * ANSWER_SIZE_MAX))
+    give(members[2], asking[2], 0, b'{"messageQueueTable":{"a":1,%b}}' % offsets)
+    running.until(lambda: bool(client.link.sent))
+    assert max(read) <= 8 << 10
+    table = fastjson.loads(client.answer(opaque).body)["consumerTable"]
+    assert [len(table[f"c{number}"]) for number in range(3)] == [300, 0, 300]
+    assert fastjson.queue_keys(table["c0"]) == {("T", "b", n): n for n in range(300)}

@@ -17,12 +17,15 @@ from broker.discovery import registrar as registrar_module
 from broker.discovery.registrar import Registrar
 from broker.namesrv.routes import TOPICS_PER_STEP, RouteTable
 from broker.namesrv.server import NameServer
+from broker.state.changes import CHANGES_MAX
 from broker.state.json_text import ENTRIES_PER_STEP
-from broker.state.topics import CHANGES_MAX, TopicConfig, TopicTable
+from broker.state.topics import TopicConfig, TopicTable
 from ropewalk.codes import RequestCode
 from ropewalk.format.remoting import Command
 from tests.broker.discovery.neighbours import IDENTITY, NOW_MS, Neighbour, table
+from tests.broker.harness import InProcess
 from tests.support.waiting import until_async
+from tests.support.walks import Walked
 
 MANY = 3_000
 
@@ -163,25 +166,16 @@ async def test_changes_of_a_large_table_travel_together(monkeypatch: pytest.Monk
         nursery.cancel_scope.cancel()
 
 
-class Counted(dict[str, Any]):
-    """A table that counts how often all of it is looked at."""
-
-    walks = 0
-
-    def __iter__(self) -> Iterator[str]:
-        Counted.walks += 1
-        return super().__iter__()
-
-
 def test_a_new_topic_looks_at_no_other_one() -> None:
     topics = table()
-    topics._topics = Counted(topics._topics)
+    assert topics.auto_create("first", default_topic="TBW102", queue_nums=4, now_ms=NOW_MS)
+    topics._topics = walked = Walked(topics._topics)
     for number in range(3):
         assert topics.auto_create(f"t{number}", default_topic="TBW102", queue_nums=4, now_ms=NOW_MS)
         assert topics.create_retry(f"g{number}", now_ms=NOW_MS)
     topics.delete("t1", NOW_MS)
     topics.delete("%RETRY%g1", NOW_MS)
-    assert Counted.walks == 0
+    assert walked.walks == 0
     assert topics._counted() == sum(not topic.name.startswith("%RETRY%") for topic in topics)
 
 
@@ -198,3 +192,24 @@ def test_changes_are_told_since_a_generation_as_long_as_they_are_remembered() ->
     assert len(topics.changed_since(topics.generation - 5) or ()) == 5
     topics.touch(NOW_MS)
     assert topics.changed_since(topics.generation - 1) is None, "the permission of all of them, say"
+
+
+def test_a_new_topic_and_a_deleted_one_look_at_no_other_ones_queues_or_offsets(running: InProcess) -> None:
+    """A tick would else go through the queues of all topics after each new one, a deletion through all offsets."""
+    client, broker = running.connect(), running.broker
+    for number in range(20):
+        client.send(f"t{number}")
+        broker.offsets.commit("g", f"t{number}", 0, 1)
+    running.tick()
+    queues = broker.store.table.by_topic = broker.store.queues = Walked(broker.store.queues)
+    offsets = broker.offsets._offsets = Walked(broker.offsets._offsets)
+    client.send("new")
+    running.tick()
+    assert queues.walks == 0
+    assert client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "t7"}).code == 0
+    broker.offsets.remove_before("t8", 0, running.clock.ms + 1)
+    assert broker.offsets.query("g", "t8", 0) is None and broker.offsets.query("g", "t7", 0) is None
+    assert broker.offsets.groups_of("t9") == ["g"] and len(broker.offsets.topics_of("g")) == 19
+    assert offsets.walks == 0
+    broker.offsets.remove_group("g")
+    assert len(broker.offsets) == 0 and offsets.walks == 0

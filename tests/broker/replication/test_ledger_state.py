@@ -15,6 +15,7 @@ from ropewalk.format import names
 from store.queues.consume_queue import ConsumeQueue
 from tests.broker.replication.group_tables import change_all, tables, until_equal
 from tests.support.ledger_brokers import LedgerBrokers
+from tests.support.walks import Walked
 
 
 def until_delivered(group: LedgerBrokers, offset: int) -> None:
@@ -149,3 +150,25 @@ def test_a_deposed_leader_forgets_the_offset_of_one_queue_that_was_never_committ
         group.apart.clear()
         until_equal(group)
         assert old.broker.offsets.query("g", "Wide", 1) is None
+
+
+def test_a_leader_logs_a_changed_topic_or_group_and_looks_at_no_other_one(tmp_path: Path) -> None:
+    """A delayed message that is delivered, or a new topic, would else cost it the tables of all."""
+    with LedgerBrokers(tmp_path) as group:
+        leader = group.leader()
+        change_all(leader, 1)
+        until_equal(group)
+        broker, now = leader.broker, leader.broker.context.now_ms()
+        walked = [Walked(broker.topics._topics), Walked(broker.groups._groups)]
+        broker.topics._topics, broker.groups._groups = walked
+        broker.topics.update(TopicConfig("Made7", 1, 1), now)
+        broker.groups.update(SubscriptionGroupConfig("g7"), now)
+        broker.delays.load({3: 7})
+        broker.delays.changed += 1
+        until_delivered(group, 7)
+        assert [each.walks for each in walked] == [0, 0]
+        broker.topics.delete("Made7", now)
+        broker.groups.set_forbidden("g7", "Wide", 1, now)
+        until_equal(group)
+        assert all("g7" in member.broker.groups for member in group.members.values())
+        assert all(member.broker.groups.forbidden() for member in group.members.values())

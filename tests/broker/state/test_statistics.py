@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from broker.state.statistics import DAY, HOUR, MINUTE, Meter, Rates, Statistics, TopicMeter
+from tests.support.walks import Walked
 
 T0 = 1_700_000_000_000 - 1_700_000_000_000 % 3_600_000  # a full hour
 
@@ -79,6 +80,21 @@ def test_a_deleted_topic_or_group_takes_its_past_along() -> None:
     stats.put("T", T0, 1, 1)
     view = stats.view("TOPIC_PUT_NUMS", "T", T0)
     assert view is not None and view["statsMinute"].sum == 1
+
+
+def test_a_deleted_topic_or_group_looks_at_no_other_meters() -> None:
+    stats = Statistics("C", T0)
+    for number in range(20):
+        stats.put(f"T{number}", T0, 1, 1)
+        stats.got(f"T{number}", f"g{number}", T0, 1, 1)
+    tables = {name: Walked(meters) for name, meters in stats._meters.items()}
+    stats._meters.update(tables)
+    stats.forget_topic("T7")
+    stats.forget_group("g8")
+    assert sum(table.walks for table in tables.values()) == 0
+    assert stats.view("GROUP_GET_NUMS", "T7@g7", T0) is None
+    assert stats.view("GROUP_GET_NUMS", "T8@g8", T0) is None
+    assert stats.view("TOPIC_PUT_NUMS", "T8", T0) is not None
 
 
 def test_messages_to_many_topics_are_counted_as_one_by_one() -> None:
