@@ -9,7 +9,8 @@ of the loop, under trio a system task; either ends with its loop, if nobody clos
 
 What ends the course by itself is kept in `failure` and raised by `close`: nothing ends unheard.
 
-A client that a fork has copied is not open: the loop it lives in stayed behind.
+A client that a fork has copied is not open: the loop it lives in stayed behind. Nor is it in another event loop than
+the one that it was opened in: what it would wait for there comes from the other one, and wakes nobody.
 """
 
 from __future__ import annotations
@@ -29,6 +30,18 @@ from ropewalk.client.core.connection import NotOpen
 from ropewalk.client.log import logger
 
 
+def running_loop() -> object:
+    """Return what stands for the event loop that runs here. Raises `RuntimeError` where none does."""
+    if _in_trio():
+        return sys.modules["trio"].lowlevel.current_trio_token()
+    return asyncio.get_running_loop()
+
+
+def _in_trio() -> bool:
+    trio = sys.modules.get("trio")  # a program on trio has imported it
+    return trio is not None and bool(trio.lowlevel.in_trio_task())
+
+
 class Lifespan:
     """A course that is entered once and left once."""
 
@@ -42,6 +55,8 @@ class Lifespan:
         self._heard = False
         self._course = course
         self._pid = 0
+        self._loop: object = None
+        """The event loop that it was opened in."""
         self._task: object = None
         """The asyncio task, which the loop itself would let go."""
 
@@ -50,9 +65,10 @@ class Lifespan:
         return self.state == "open" and self._pid == os.getpid()
 
     def require_open(self) -> None:
-        """Return if the client may be used. Raises `NotOpen`."""
+        """Return if the client may be used here. Raises `NotOpen`."""
         if self.state == "open":
             if self._pid == os.getpid():
+                self._require_loop()
                 return
             raise NotOpen(
                 f"this {self.kind} was opened by process {self._pid} and forked into {os.getpid()}: "
@@ -67,6 +83,7 @@ class Lifespan:
         """Enter the course. Raises what that raises, and `NotOpen` for one that was opened before."""
         if self.state != "new":
             raise NotOpen(f"a {self.kind} is opened once: make another one")
+        self._loop = running_loop()
         self.state = "starting"
         self._pid = os.getpid()
         self._scope = anyio.CancelScope()
@@ -88,10 +105,15 @@ class Lifespan:
         await self._ended.wait()
 
     async def close(self, *, hurried: bool = False) -> None:
-        """Leave the course and return when it is over. Raises what ended it, once; closing twice is harmless."""
+        """Leave the course and return when it is over. Raises what ended it, once; closing twice is harmless.
+
+        Raises `NotOpen` in another event loop than its own.
+        """
         if self._pid != os.getpid() or self.state == "new":
             self.state = "closed"
             return
+        if self.state != "closed":
+            self._require_loop()
         try:
             await self._end(hurried=hurried)
         except BaseException:
@@ -113,6 +135,13 @@ class Lifespan:
                 await self.close(hurried=True)
             except Exception as failure:
                 logger().warning(f"{self.kind} failed while it was closed", reason=repr(failure))
+
+    def _require_loop(self) -> None:
+        if running_loop() is not self._loop:
+            raise NotOpen(
+                f"this {self.kind} was opened in another event loop: use and close it there, or open one in each loop "
+                "(each `asyncio.run` and each `trio.run` is a loop of its own)"
+            )
 
     def _raise_failure(self) -> None:
         if self.failure is not None and not self._heard:
@@ -146,8 +175,8 @@ class Lifespan:
             self._ended.set()
 
     def _spawn(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        trio = sys.modules.get("trio")  # a program on trio has imported it
-        if trio is not None and trio.lowlevel.in_trio_task():
+        if _in_trio():
+            trio = sys.modules["trio"]
             context = contextvars.copy_context()
             trio.lowlevel.spawn_system_task(run, name=f"ropewalk {self.kind}", context=context)
         else:

@@ -28,10 +28,10 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from ropewalk.client.aio.lifespan import Lifespan
+from ropewalk.client.aio.lifespan import Lifespan, running_loop
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.aio.trace_sender import send_last_traces, send_traces_forever
-from ropewalk.client.core.connection import Unreachable, refuse_peer_request
+from ropewalk.client.core.connection import NotOpen, Unreachable, refuse_peer_request
 from ropewalk.client.core.consume.membership import HEARTBEAT_S
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.ids import default_unique_keys
@@ -77,6 +77,7 @@ class PendingResult:
     """A message that `send_async` took. Its outcome comes with `wait`."""
 
     message: Message
+    _loop: object = field(default_factory=running_loop)
     _settled: anyio.Event = field(default_factory=anyio.Event)
     _outcome: SendResult | RopewalkError | None = None
 
@@ -85,8 +86,13 @@ class PendingResult:
         return self._outcome is not None
 
     async def wait(self) -> SendResult:
-        """Wait for the result of the send, and return it. Raises what the send raised."""
-        await self._settled.wait()
+        """Wait for the result of the send, and return it. Raises what the send raised, `NotOpen` in another loop."""
+        if self._outcome is None:
+            if running_loop() is not self._loop:
+                raise NotOpen(
+                    "this message was handed over in another event loop: wait for its outcome there"
+                )
+            await self._settled.wait()
         assert self._outcome is not None
         if isinstance(self._outcome, RopewalkError):
             raise self._outcome
@@ -274,6 +280,8 @@ class AsyncProducer:
 
     async def flush(self) -> None:
         """Send the waiting batches at once, and return when every message handed over has its outcome."""
+        if self._pending_count:
+            self._lifespan.require_open()
         while self._pending_count:
             self._batcher.close_batches()
             self._wake.set()

@@ -215,6 +215,8 @@ class AsyncPushConsumer:
         A second signal does what it would do without this: it ends the program at once. Raises what `start` raises, and
         what ended consumption by itself.
         """
+        if self._lifespan.is_open:
+            self._lifespan.require_open()  # here, in this loop
         with StopSignals() as signals:
             if self._lifespan.state == "new":
                 await self.start()
