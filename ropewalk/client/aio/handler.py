@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, cast
 
 import anyio
-import anyio.to_thread
 
+from ropewalk.client.aio.threads import in_thread
 from ropewalk.client.core.consume.received import ReceivedMessage, RetryLater
 from ropewalk.client.core.options import check_hook
 from ropewalk.client.log import logger
@@ -78,7 +79,8 @@ class HandlerCaller:
             if self._is_async:
                 result = await cast(Awaitable[object], self._handler(message))
             else:
-                (result,) = await anyio.to_thread.run_sync(self._boxed, message, limiter=self._threads)
+                assert self._threads is not None, "opened before the first message"
+                (result,) = await in_thread(partial(self._boxed, message), self._threads)
             if result is not None:
                 await self._take_result(result)
         except Exception as exc:

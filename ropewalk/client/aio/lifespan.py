@@ -32,12 +32,13 @@ from ropewalk.client.log import logger
 
 def running_loop() -> object:
     """Return what stands for the event loop that runs here. Raises `RuntimeError` where none does."""
-    if _in_trio():
+    if in_trio():
         return sys.modules["trio"].lowlevel.current_trio_token()
     return asyncio.get_running_loop()
 
 
-def _in_trio() -> bool:
+def in_trio() -> bool:
+    """Return True in a task of trio."""
     trio = sys.modules.get("trio")  # a program on trio has imported it
     return trio is not None and bool(trio.lowlevel.in_trio_task())
 
@@ -175,7 +176,7 @@ class Lifespan:
             self._ended.set()
 
     def _spawn(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        if _in_trio():
+        if in_trio():
             trio = sys.modules["trio"]
             context = contextvars.copy_context()
             trio.lowlevel.spawn_system_task(run, name=f"ropewalk {self.kind}", context=context)

@@ -236,7 +236,7 @@ class AsyncPushConsumer:
             self._tracing.client_id = self.client_id
 
     async def start(self) -> None:
-        """Join the group; handlers are called from now on.
+        """Join the group and take on its share of the queues: what is sent from now on is handled.
 
         Raises `Unreachable` when there is no name server, and `NotOpen` the second time.
         """
@@ -269,6 +269,7 @@ class AsyncPushConsumer:
                         await self._progress.open()
                         await self._sharing.find_topics()
                         self._handling.start_workers()
+                        await self._sharing.take_place()
                         self._sharing.start()
                         member.start(self._progress.commit_forever)
                         if self._tracing is not None:

@@ -112,7 +112,7 @@ class QueueReader:
         self._standstill = Standstill()
         self._waiting = 0
         """The number of tasks that wait for a change: at 0, a message wakes none."""
-        self._at_work = 0
+        self.at_work = 0
         self._in_hand: dict[int, tuple[QueueCache, ReceivedMessage, float]] = {}
         """Messages that concurrent handlers are at work on, by identity, and since when."""
         self._claimed: set[int] = set()
@@ -258,13 +258,13 @@ class QueueReader:
         """Record that a worker begins with a message. False if the queue is no longer ours to handle."""
         if self.released or cache.dropped:
             return False
-        self._at_work += 1
+        self.at_work += 1
         self._in_hand[id(message)] = cache, message, now
         return True
 
     def end(self, cache: QueueCache, message: ReceivedMessage, now: float, *, finished: bool) -> None:
         """Record that a worker is through with a message, which is finished unless it has to be handled again."""
-        self._at_work -= 1
+        self.at_work -= 1
         self.handled_at = now
         del self._in_hand[id(message)]
         if finished:
@@ -357,7 +357,7 @@ class QueueReader:
 
     async def wait_idle(self) -> None:
         """Return once no handler is at work on this queue."""
-        while self._at_work:
+        while self.at_work:
             await self._change()
 
     async def _change(self) -> None:

@@ -30,6 +30,7 @@ from anyio.abc import TaskGroup
 
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.aio.producer import AsyncProducer
+from ropewalk.client.aio.threads import in_thread
 from ropewalk.client.core.consume.received import ReceivedMessage
 from ropewalk.client.core.messages import Message
 from ropewalk.client.core.options import check_hook, make_options
@@ -128,6 +129,7 @@ class AsyncTransactionProducer(AsyncProducer):
         self._checks: set[str] = set()
         """Transactions whose checks are at work."""
         self._limit: anyio.CapacityLimiter
+        self._threads: anyio.CapacityLimiter
         self._tasks: TaskGroup | None = None
 
     async def __aenter__(self) -> AsyncTransactionProducer:
@@ -216,6 +218,7 @@ class AsyncTransactionProducer(AsyncProducer):
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
         self._limit = anyio.CapacityLimiter(CONCURRENCY)
+        self._threads = anyio.CapacityLimiter(CONCURRENCY)
         failure: Exception | None = None
         async with super()._run():
             async with anyio.create_task_group() as self._tasks:
@@ -275,7 +278,7 @@ class AsyncTransactionProducer(AsyncProducer):
             if inspect.iscoroutinefunction(self._on_check):
                 outcome = await self._on_check(message)
             else:
-                (outcome,) = await anyio.to_thread.run_sync(lambda: (self._on_check(message),))
+                (outcome,) = await in_thread(lambda: (self._on_check(message),), self._threads)
                 if inspect.isawaitable(outcome):
                     outcome = await outcome
             return Outcome(outcome)

@@ -48,6 +48,69 @@ def none(*arguments):
 
 asyncio.SelectorEventLoop.add_signal_handler = none
 """
+HANGING = """
+import sys, time, threading, asyncio, trio
+from ropewalk import AsyncPushConsumer, PushConsumer
+
+def handle(message):
+    print("begun", flush=True)
+    threading.Event().wait()
+
+options = dict(consume_from="earliest", close_timeout=0.5, orderly=sys.argv[4] == "orderly")
+
+def consumer(kind):
+    return kind(sys.argv[1], {sys.argv[2]: "*"}, handle, **options)
+
+async def main():
+    await consumer(AsyncPushConsumer).run()
+
+loop = sys.argv[3]
+if loop == "none":
+    consumer(PushConsumer).run()
+elif loop == "trio":
+    trio.run(main)
+else:
+    asyncio.run(main())
+print("left", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["concurrent", "orderly"])
+@pytest.mark.parametrize("loop", ["none", "trio", "asyncio"])
+def test_a_signal_ends_a_program_whose_plain_handler_does_not_come_back(
+    ropewalk_broker: RopewalkBroker, tmp_path: Path, loop: str, order: str
+) -> None:
+    """Neither `close` nor the end of the program waits for its thread."""
+    topic, group = ropewalk_broker.topic(), ropewalk_broker.group()
+    ropewalk_broker.send(topic, Message(b"one"))
+    process, output = started(ropewalk_broker, tmp_path, HANGING, group, topic, loop, order)
+    try:
+        ropewalk_broker.wait_until(lambda: output.read_text().startswith("begun\n"), "a handler at work")
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, output.read_text()) == (0, "begun\nleft\n")
+    assert "handlers left behind" in (tmp_path / "errors").read_text()
+    assert ropewalk_broker.committed(group, topic) == 0, "what it had comes again"
+
+
+def started(
+    broker: RopewalkBroker, folder: Path, program: str, *arguments: str
+) -> tuple[subprocess.Popen[bytes], Path]:
+    """Start a program; return it and the file of its output."""
+    output = folder / "output"
+    with output.open("wb") as stdout, (folder / "errors").open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            cwd=folder,
+            env={**checkout_environment(), "NAMESRV_ADDR": broker.namesrv},
+            stdout=stdout,
+            stderr=errors,
+        )
+    return process, output
 
 
 @pytest.mark.slow
@@ -66,14 +129,7 @@ def test_a_signal_ends_a_program_when_it_has_finished_its_message(
 ) -> None:
     topic, group = ropewalk_broker.topic(), ropewalk_broker.group()
     ropewalk_broker.send(topic, Message(b"one"))
-    output = tmp_path / "output"
-    with output.open("wb") as stdout:
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, group, topic, loop],
-            cwd=tmp_path,
-            env={**checkout_environment(), "NAMESRV_ADDR": ropewalk_broker.namesrv},
-            stdout=stdout,
-        )
+    process, output = started(ropewalk_broker, tmp_path, program, group, topic, loop)
     try:
         ropewalk_broker.wait_until(lambda: output.read_text().startswith("begun\n"), "a handler at work")
         process.send_signal(number)

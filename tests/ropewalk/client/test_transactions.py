@@ -177,3 +177,23 @@ def test_a_local_transaction_that_returns_no_outcome_is_left_to_the_check(broker
             transaction.outcome = "commit"  # type: ignore[assignment]
         assert asked.wait(60)
         assert sorted(bodies(broker, topic, 2)) == [b"paid", b"x"]
+
+
+def test_a_check_that_does_not_come_back_does_not_hold_up_close(run: Run, broker: RopewalkBroker) -> None:
+    topic, asked, answer = broker.topic("orders"), threading.Event(), threading.Event()
+
+    def on_check(message: ReceivedMessage) -> Outcome:
+        asked.set()
+        answer.wait()
+        return Outcome.COMMIT
+
+    async def story() -> None:
+        async with AsyncTransactionProducer(on_check, broker.namesrv, group=broker.group("slow")) as producer:
+            async with producer.transaction(topic, b"left") as transaction:
+                transaction.outcome = Outcome.UNKNOWN
+            await anyio.to_thread.run_sync(asked.wait)
+
+    try:
+        run(story)
+    finally:
+        answer.set()

@@ -23,7 +23,7 @@ from ropewalk.client.core.consume.membership import HEARTBEAT_S
 from ropewalk.client.core.consume.rebalance import allocate_queues
 from ropewalk.client.core.consume.received import TopicQueue
 from ropewalk.client.log import logger
-from ropewalk.client.machine import clock
+from ropewalk.client.machine import clock, now_ms
 from ropewalk.errors import Refused, RopewalkError
 
 RELOCK_S = 20.0
@@ -42,6 +42,8 @@ class Sharing:
         self._missing: set[str] = set()
         """Topics that do not exist yet."""
         self._shares = True
+        self._since_ms: int | None = None
+        """Since when the member has its place: at "latest", what it takes on later begins there, and not at the end."""
         self._scope: anyio.CancelScope | None = None
 
     def open(self) -> None:
@@ -58,6 +60,19 @@ class Sharing:
                     raise  # nobody to talk to at the start is an error; later it is weather
                 await self._await_topic(topic)
         await self._heartbeat()
+
+    async def take_place(self) -> None:
+        """Take on what is the member's share: what is sent from now on is handled, also at "latest".
+
+        What cannot be had yet, because a broker is away or another member has its lock, is taken on later.
+        """
+        began_ms = now_ms()
+        for subscription in self._member.core.identity.subscriptions:
+            try:
+                await self._rebalance(subscription.topic)
+            except RopewalkError as exc:
+                logger().info("queues not taken on yet", topic=subscription.topic, reason=str(exc))
+        self._since_ms = began_ms
 
     def start(self) -> None:
         """Start the tasks that keep the member one."""
@@ -76,9 +91,14 @@ class Sharing:
         if self._scope is not None:
             self._scope.cancel()
         self.release()
-        with anyio.move_on_after(self._member.options.close_timeout):
-            for reader in (*self._member.readers.values(), *self._member.leaving.values()):
+        seconds = self._member.options.close_timeout
+        readers = (*self._member.readers.values(), *self._member.leaving.values())
+        with anyio.move_on_after(seconds):
+            for reader in readers:
                 await reader.wait_idle()
+        if at_work := sum(reader.at_work for reader in readers):
+            reason = f"still at work after close_timeout ({seconds:g} s): what they have comes again"
+            logger().warning("handlers left behind", group=self._member.group, count=at_work, reason=reason)
 
     def release(self) -> None:
         """Stop reading."""
@@ -207,7 +227,7 @@ class Sharing:
     async def _take_on(self, queue: TopicQueue) -> None:
         begin = self._progress.kept(queue)
         if begin is None:
-            begin = await self._member.links.drive(self._member.core.begin_offset(queue))
+            begin = await self._member.links.drive(self._member.core.begin_offset(queue, self._since_ms))
         stats = self._member.stats_of(queue.topic)
         reader = QueueReader(
             self._member.core,

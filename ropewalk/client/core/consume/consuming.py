@@ -240,8 +240,11 @@ class ConsumerCore:
 
     # Progress
 
-    def begin_offset(self, queue: TopicQueue) -> Steps[int]:
-        """Return the offset at which the group goes on in a queue, or begins."""
+    def begin_offset(self, queue: TopicQueue, since_ms: int | None = None) -> Steps[int]:
+        """Return the offset at which the group goes on in a queue, or begins.
+
+        `since_ms`: since when a member at "latest" has its place; None where it takes that this moment.
+        """
         if not self.identity.broadcasting:  # its members keep their progress themselves
             committed = yield from self.committed(queue)
             if committed is not None:
@@ -251,6 +254,8 @@ class ConsumerCore:
         match self.identity.begin:
             case "earliest":
                 return (yield from self.begin_of(queue))
+            case "latest" if since_ms is not None:
+                return (yield from self.offset_at(queue, since_ms))
             case "latest":
                 return (yield from self.end_offset(queue))
             case moment:

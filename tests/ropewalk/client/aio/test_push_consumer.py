@@ -42,6 +42,56 @@ def quick_levels() -> Iterator[RopewalkBroker]:
         broker.close()
 
 
+@pytest.fixture(scope="module")
+def nothing_young() -> Iterator[RopewalkBroker]:
+    """A broker that counts no message as being in memory: a new group at "latest" gets no old ones."""
+    with BrokerProcess({"accessMessageInMemoryMaxRatio": "0"}) as process:
+        broker = RopewalkBroker(process, "")
+        yield broker
+        broker.close()
+
+
+def test_what_is_sent_after_start_is_handled_with_latest(nothing_young: RopewalkBroker, run: Run) -> None:
+    topic = nothing_young.topic(f"after-start-{next(TURNS)}")
+    fill(nothing_young, topic, 20)
+
+    async def one_start(turn: int) -> None:
+        seen = Seen()
+        async with AsyncPushConsumer(f"g-{topic}-{turn}", {topic: "*"}, seen, nothing_young.namesrv):
+            sent = await anyio.to_thread.run_sync(fill, nothing_young, topic, 8, 100 + 8 * turn)
+            await until_async(lambda: seen.bodies >= sent, lambda: f"handled: {seen.bodies}")
+        assert seen.bodies == sent, "and nothing from before"
+
+    async def story() -> None:
+        for turn in range(4):
+            await one_start(turn)
+
+    run(story)
+
+
+def test_a_queue_that_is_taken_on_late_begins_where_its_member_started(
+    nothing_young: RopewalkBroker, run: Run
+) -> None:
+    topic, seen = nothing_young.topic(f"late-{next(TURNS)}"), Seen()
+    fill(nothing_young, topic, 20)
+
+    async def story() -> None:
+        consumer = AsyncPushConsumer(f"g-{topic}", {topic: "*"}, seen, nothing_young.namesrv)
+        core = consumer._member.core
+        begin_offset = core.begin_offset
+
+        def away(queue: TopicQueue, since_ms: int | None = None) -> Any:
+            raise Unreachable("the broker is away")
+
+        core.begin_offset = away  # type: ignore[method-assign]
+        async with consumer:
+            sent = await anyio.to_thread.run_sync(fill, nothing_young, topic, 8, 100)
+            core.begin_offset = begin_offset  # type: ignore[method-assign]
+            await until_async(lambda: seen.bodies >= sent, lambda: f"handled: {seen.bodies}")
+
+    run(story)
+
+
 def test_members_that_subscribe_differently_are_told_so_and_that_it_is_over(
     ropewalk_broker: RopewalkBroker,
     run: Run,
