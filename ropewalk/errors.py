@@ -23,6 +23,14 @@ class RopewalkError(Exception):
     remark: str | None = None
     """The peer's remark, in its own words."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return what pickles and copies are made of, whatever the constructor of a class takes: process pools do."""
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: type[RopewalkError], args: tuple[object, ...]) -> RopewalkError:
+    return kind.__new__(kind, *args)
+
 
 class ProtocolError(RopewalkError):
     """A disagreement of both ends about the bytes; hang up."""

@@ -61,7 +61,7 @@ from ropewalk.client.core.request_reply import (
 )
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.fork import renew_after_fork
-from ropewalk.client.log import Troubles, log_lost
+from ropewalk.client.log import Troubles, log_lost, logger
 from ropewalk.client.machine import clock, name_servers_or_default, new_client_id, now_ms, own_client_id
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown, RopewalkError
@@ -412,6 +412,9 @@ class AsyncProducer:
         """Return the block was left in a hurry: whoever waits for an outcome hears that there will be none."""
         never_left = Unreachable("the producer was closed before this message was sent")
         cut_off = OutcomeUnknown("the producer was closed before the broker answered")
+        if self._pending_count:
+            reason = "the producer was closed in a hurry, or its event loop ended before close()"
+            logger().warning("messages given up", messages=self._pending_count, reason=reason)
         for pending in self._under_way:
             pending._settle(cut_off)  # already counted, by the send that was cut off
         self._under_way.clear()

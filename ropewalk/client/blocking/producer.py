@@ -15,8 +15,10 @@ with its next message.
 
 from __future__ import annotations
 
+import atexit
 import math
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, PENDING
@@ -144,6 +146,18 @@ TOGETHER_MAX = 16
 """Batches that wait for their answers at the same time."""
 LOOK_S = 0.002
 """How often the thread that sends looks for new batches while it waits for answers."""
+
+
+_SENDING: weakref.WeakSet[Producer] = weakref.WeakSet()
+"""The producers that gather messages."""
+
+
+@atexit.register
+def _send_the_rest() -> None:
+    """Send what is pending when a program ends without `close`, or say that it is lost."""
+    began = clock()
+    for producer in list(_SENDING):
+        producer._send_at_exit(clock() - began)
 
 
 class Producer:
@@ -317,6 +331,7 @@ class Producer:
                     target=self._send_what_gathers, name="ropewalk-producer", daemon=True
                 )
                 self._sender.start()
+                _SENDING.add(self)
             room = self._core.options.pending_max
             # A callback runs in the thread that sends: what it waited for would never come.
             if self._pending_count >= room and not self._is_sender:
@@ -454,6 +469,13 @@ class Producer:
         self._links.close()
         if self._requester is not None:
             self._requester[0].close()
+
+    def _send_at_exit(self, spent_s: float) -> None:
+        if self._closing or not self._pending_count or self._sender is None:
+            return
+        if not self.flush(max(0.0, self._core.options.timeout - spent_s)):
+            reason = "the program ended without close(), and no broker answered in time"
+            logger().error("messages lost", messages=self._pending_count, reason=reason)
 
     def _send_what_gathers(self) -> None:
         links = BlockingLinks(timeout=self._core.options.timeout, troubles=self._troubles)

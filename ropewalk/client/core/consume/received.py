@@ -66,6 +66,9 @@ class RetryLater(Exception):
         super().__init__(f"delay level {delay_level}")
         self.delay_level = delay_level
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.delay_level,), self.__dict__
+
 
 class ReceivedMessage:
     """A message as a handler gets it, immutable. Times are milliseconds since 1970."""
