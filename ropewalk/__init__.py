@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ropewalk.client.kv.results import Fenced, KvLock, KvStatus
     from ropewalk.errors import (
         BodyTooLarge,
+        BodyUnreadable,
         LocalProtocolError,
         OutcomeUnknown,
         Refused,
@@ -87,6 +88,7 @@ __all__ = [
     "TryElsewhere",
     "OutcomeUnknown",
     "BodyTooLarge",
+    "BodyUnreadable",
     "Unreachable",
     "NoNameServer",
     "NotOpen",
@@ -121,6 +123,7 @@ _HOMES = {
     "ropewalk.errors": (
         "LocalProtocolError",
         "BodyTooLarge",
+        "BodyUnreadable",
         "OutcomeUnknown",
         "Refused",
         "Rejected",

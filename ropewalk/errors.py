@@ -80,7 +80,11 @@ class OutcomeUnknown(RopewalkError):
     """A request that left and got no answer. A retry may store the message twice."""
 
 
-class BodyTooLarge(RopewalkError):
+class BodyUnreadable(RopewalkError):
+    """A compressed body that cannot be unpacked; `ReceivedMessage.wire_body` has it as it was sent."""
+
+
+class BodyTooLarge(BodyUnreadable):
     """A compressed body that unpacks to more bytes than its reader allows; the text names the option to increase."""
 
 

@@ -5,31 +5,45 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import sys
 import time
 from collections.abc import Mapping
+from socket import AF_INET
 
 from ropewalk.client.core.addresses import choose_name_servers
+from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.consume.consume_from import ConsumeFrom
 from ropewalk.client.core.consume.consuming import ConsumerCore, ConsumerIdentity
 from ropewalk.client.core.consume.membership import SQL92, Subscription
 from ropewalk.client.core.consume.pulling import PullCore
 from ropewalk.client.core.consume.skipped import OnSkipped
-from ropewalk.client.core.ids import default_unique_keys, ip_of, local_ip
+from ropewalk.client.core.ids import default_unique_keys, local_ip
 from ropewalk.client.core.produce.bodies import BODY_BYTES_MAX
 from ropewalk.client.core.produce.options import ProducerOptions
 from ropewalk.client.core.produce.sending import ProducerCore
+from ropewalk.client.resolver import resolve
 from ropewalk.errors import LocalProtocolError
 from ropewalk.filter.sql92 import compile_filter
 from ropewalk.format.names import check_topic
 from ropewalk.member_proof import NONCE_SIZE, Asker
 
+RESOLVE_S = 3.0
+"""How long the name of a member may be looked up for its proof."""
 TRACE_GROUP = "_INNER_TRACE_PRODUCER"
 """The producer group of consumers that trace."""
 
 
 def clock() -> float:
-    """Return seconds of a clock that never goes back."""
-    return time.monotonic()
+    """Return seconds of a clock that never goes back.
+
+    Tests that freeze the time freeze `time.monotonic` with it, and every time limit and pause of a client would last
+    for ever: the system's clock goes on. What messages carry is the frozen time, which such tests are about.
+    """
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+if sys.platform == "win32":  # which has one way to ask
+    clock = time.monotonic
 
 
 def now_ms() -> int:
@@ -46,8 +60,10 @@ def new_asker(secret: str, address: str) -> Asker:
     """Return this end of the proof between operators and members, for a connection to an address."""
     host, _, port = address.rpartition(":")
     try:
-        socket = f"{ip_of(host)}:{port}"
-    except OSError:
+        ips = resolve(host, RESOLVE_S)
+        v4 = [ip for family, ip in ips if family == AF_INET]  # as Java's clients prefer
+        socket = f"{(v4 or [ip for _, ip in ips])[0]}:{port}"
+    except (OSError, Unreachable):
         socket = ""  # the connect says why
     return Asker(secret, address, socket, secrets.token_bytes(NONCE_SIZE), takes_older=False)
 

@@ -21,10 +21,12 @@ import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 from anyio.abc import SocketAttribute, SocketStream, TaskGroup
 
+from ropewalk.client.aio.threads import in_thread
 from ropewalk.client.core.addresses import Address, parse_address
 from ropewalk.client.core.connection import (
     RemotingCore,
@@ -34,6 +36,7 @@ from ropewalk.client.core.connection import (
     refuse_peer_request,
 )
 from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.resolver import numeric, resolve
 from ropewalk.errors import OutcomeUnknown, RemoteProtocolError, RopewalkError
 from ropewalk.format.remoting import Command, encode_frame
 
@@ -60,7 +63,8 @@ async def open_connection(
     where = address if isinstance(address, Address) else parse_address(address)
     try:
         with anyio.fail_after(timeout):
-            stream = await anyio.connect_tcp(where.host, where.port)
+            found = numeric(where.host) or await in_thread(partial(resolve, where.host, timeout))
+            stream = await _connected([ip for _, ip in found], where.port, timeout)
     except TimeoutError as exc:
         raise Unreachable(f"cannot connect to {where}: it does not answer in time") from exc
     except OSError as exc:
@@ -85,6 +89,18 @@ async def open_connection(
         await anyio.aclose_forcefully(stream)  # also if its tasks never began
     if failure is not None:
         raise failure
+
+
+async def _connected(ips: list[str], port: int, timeout: float) -> SocketStream:
+    """Connect to one of the addresses of a host, which share the time. Raises OSError."""
+    failure: OSError = TimeoutError()
+    for ip in ips:
+        with anyio.move_on_after(timeout / len(ips)):
+            try:
+                return await anyio.connect_tcp(ip, port)
+            except OSError as exc:
+                failure = exc
+    raise failure
 
 
 def _reason(exc: OSError) -> str:

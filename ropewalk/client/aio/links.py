@@ -185,7 +185,10 @@ class AsyncLinks:
         """Connect if need be, and ask, all within the time of the request."""
         began = anyio.current_time()
         connection = await self._connection_within(ask.address, ask.timeout_s)
-        return await connection.call(ask.command, ask.timeout_s - (anyio.current_time() - began))
+        left = ask.timeout_s - (anyio.current_time() - began)
+        if left <= 0:
+            raise Unreachable(f"no connection to {ask.address} within {ask.timeout_s:g} s")
+        return await connection.call(ask.command, left)
 
     async def _connection_within(self, address: str, timeout_s: float) -> AsyncConnection:
         with anyio.move_on_after(timeout_s):

@@ -15,17 +15,18 @@ from typing import TypeVar
 
 import anyio
 import anyio.to_thread
-import trio
 
 from ropewalk.client.aio.lifespan import in_trio
 
 T = TypeVar("T")
 
 
-async def in_thread(function: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
+async def in_thread(function: Callable[[], T], limiter: anyio.CapacityLimiter | None = None) -> T:
     """Run a function in a thread and return its result; raise what it raises. A cancellation does not wait for it."""
     if in_trio():
         return await anyio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=limiter)
+    from trio.lowlevel import start_thread_soon  # its threads, without its loop
+
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Callable[[], T]] = loop.create_future()
 
@@ -37,8 +38,8 @@ async def in_thread(function: Callable[[], T], limiter: anyio.CapacityLimiter) -
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(tell, result)
 
-    async with limiter:
+    async with limiter or contextlib.nullcontext():
         # anyio's own threads under asyncio are waited for when the program ends.
         run = partial(contextvars.copy_context().run, function)
-        trio.lowlevel.start_thread_soon(run, lambda outcome: deliver(outcome.unwrap))
+        start_thread_soon(run, lambda outcome: deliver(outcome.unwrap))
         return (await ended)()

@@ -29,6 +29,7 @@ from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.messages import READER_GROUP, command_of, pull_request
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.core.steps import answer_header
+from ropewalk.client.machine import clock
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import (
     OutcomeUnknown,
@@ -327,7 +328,7 @@ def read_range(
     *,
     timeout_s: float,
     answer_s: float = 5.0,
-    monotonic: Callable[[], float] = time.monotonic,
+    monotonic: Callable[[], float] = clock,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Chunk]:
     """Read it to its end, in order.

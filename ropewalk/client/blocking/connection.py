@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import select
 import socket
-import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
@@ -32,6 +31,8 @@ from ropewalk.client.core.connection import (
     refuse_peer_request,
 )
 from ropewalk.client.fork import renew_after_fork
+from ropewalk.client.machine import clock
+from ropewalk.client.resolver import resolve
 from ropewalk.errors import OutcomeUnknown, RemoteProtocolError
 from ropewalk.format.remoting import Command, encode_frame
 
@@ -41,6 +42,20 @@ TIMEOUT_S = 3.0
 QUIET_S = 0.01
 """After so long without a read, whoever is about to write first looks whether the peer has hung up."""
 _HAS_POLL: Final = hasattr(select, "poll")  # Windows has none, and no limit to what `select` takes
+
+
+def _connected(address: Address, timeout_s: float) -> socket.socket:
+    """Return a connected socket. All addresses of a host share the time. Raises OSError, ValueError, `Unreachable`."""
+    deadline = clock() + timeout_s
+    found = resolve(address.host, timeout_s)
+    failure: OSError = TimeoutError()
+    for place, (_, ip) in enumerate(found):
+        share = (deadline - clock()) / (len(found) - place)
+        try:
+            return socket.create_connection((ip, address.port), max(share, 0.001))
+        except OSError as exc:
+            failure = exc
+    raise failure
 
 
 class Connection:
@@ -64,9 +79,7 @@ class Connection:
         """Frames of answers to the peer's own requests, to be written."""
         self._closed_because: str | None = None
         try:
-            self._socket = socket.create_connection(
-                self.address, timeout if connect_timeout is None else connect_timeout
-            )
+            self._socket = _connected(self.address, timeout if connect_timeout is None else connect_timeout)
         except OSError as exc:
             raise Unreachable(f"cannot connect to {self.address}: {_reason(exc)}") from exc
         except ValueError as exc:  # a peer may call another one by a name that no host can have
@@ -77,7 +90,7 @@ class Connection:
         peer = self._socket.getpeername()
         self.remote_address = Address(str(peer[0]), int(peer[1]))
         """The other end, as this end's socket has it: an IP and a port."""
-        self._heard_at = time.monotonic()
+        self._heard_at = clock()
 
     @property
     def closed(self) -> bool:
@@ -124,10 +137,10 @@ class Connection:
     def wait(self, opaque: int, timeout: float | None = None) -> Command:
         """Wait for an answer. When time is up the request is forgotten and `OutcomeUnknown` raised."""
         seconds = self.timeout if timeout is None else timeout
-        deadline = time.monotonic() + seconds
+        deadline = clock() + seconds
         try:
             while (answer := self.poll_answer(opaque)) is None:
-                remaining = deadline - time.monotonic()
+                remaining = deadline - clock()
                 if remaining <= 0:
                     raise OutcomeUnknown(f"no answer from {self.address} within {seconds:g} s")
                 self.receive(remaining)
@@ -151,11 +164,11 @@ class Connection:
     @property
     def is_quiet(self) -> bool:
         """Tell whether the connection is gone, or was silent for so long that it may be."""
-        return self._closed_because is not None or time.monotonic() - self._heard_at > QUIET_S
+        return self._closed_because is not None or clock() - self._heard_at > QUIET_S
 
     def detect_close(self) -> None:
         """Notice a peer that hung up while we were silent; costs next to nothing while there is traffic."""
-        if time.monotonic() - self._heard_at > QUIET_S:
+        if clock() - self._heard_at > QUIET_S:
             self.receive(0)
 
     def close(self) -> None:
@@ -187,7 +200,7 @@ class Connection:
             raise
 
     def _write_whole(self, frame: bytes) -> None:
-        deadline = time.monotonic() + self.timeout
+        deadline = clock() + self.timeout
         rest = memoryview(frame)
         while rest:
             try:
@@ -198,7 +211,7 @@ class Connection:
             except OSError as exc:
                 self._close(_reason(exc))
                 raise OutcomeUnknown(f"{self.address} hung up during a request: {_reason(exc)}") from exc
-            remaining = deadline - time.monotonic()
+            remaining = deadline - clock()
             if remaining <= 0:
                 # Half a frame is out: whatever we wrote next would be taken for its other half.
                 self._close("it did not take a request in time")
@@ -226,7 +239,7 @@ class Connection:
         if not data:
             self._close("the peer closed the connection")
             return
-        self._heard_at = time.monotonic()
+        self._heard_at = clock()
         try:
             for event in self._core.feed(data):
                 if isinstance(event, Response):

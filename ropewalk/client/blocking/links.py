@@ -30,6 +30,7 @@ from ropewalk.client.core.steps import (
     T,
 )
 from ropewalk.client.log import Troubles
+from ropewalk.client.machine import clock
 from ropewalk.errors import OutcomeUnknown, RopewalkError
 
 K = TypeVar("K")
@@ -99,9 +100,12 @@ class BlockingLinks:
             case Ask(address, command, timeout_s):
                 connection = self._connections.get(address)
                 if connection is None or connection.is_quiet:
-                    began = time.monotonic()
+                    began = clock()
                     connection = self._connection(address, timeout_s)
-                    timeout_s -= time.monotonic() - began
+                    left = timeout_s - (clock() - began)
+                    if left <= 0:
+                        raise Unreachable(f"no connection to {address} within {timeout_s:g} s")
+                    timeout_s = left
                 return connection.call(command, timeout_s)
             case Oneway(address, command, timeout_s):
                 self._connection(address, timeout_s).oneway(command)
@@ -127,7 +131,7 @@ class BlockingLinks:
                 under_way[place] = self.start(ask)
             except RopewalkError as exc:
                 outcomes[place] = exc
-        deadline = time.monotonic() + min((ask.timeout_s for ask in asks), default=0.0)
+        deadline = clock() + min((ask.timeout_s for ask in asks), default=0.0)
         try:
             while True:
                 for place, (connection, opaque) in list(under_way.items()):
@@ -140,7 +144,7 @@ class BlockingLinks:
                         if answer is not None:
                             outcomes[place] = answer
                             del under_way[place]
-                remaining = deadline - time.monotonic()
+                remaining = deadline - clock()
                 if outcomes or not under_way:
                     return outcomes
                 if remaining <= 0:
@@ -248,13 +252,13 @@ class ConversationPool(Generic[K, T]):
         if self._take_answers() or not self:
             return
         times = (*(talk.deadline for talk in self._talks), *(until for until, _, _ in self._paused))
-        soonest = min(times) - time.monotonic()
+        soonest = min(times) - clock()
         receive_any({talk.connection for talk in self._talks}, max(min(timeout, soonest), 0.0))
         self._take_answers()
 
     def _take_answers(self) -> bool:
         """Go on wherever there is an answer, or will be none. False if there is nowhere."""
-        now = time.monotonic()
+        now = clock()
         before = len(self)
         paused, self._paused = self._paused, []
         for until, key, steps in paused:
@@ -294,10 +298,10 @@ class ConversationPool(Generic[K, T]):
             reply, failure = None, None
             try:
                 if isinstance(effect, Pause):
-                    self._paused.append((time.monotonic() + effect.seconds, key, steps))
+                    self._paused.append((clock() + effect.seconds, key, steps))
                     return
                 if isinstance(effect, Ask):
-                    deadline = time.monotonic() + effect.timeout_s
+                    deadline = clock() + effect.timeout_s
                     connection, opaque = self._links.start(effect)
                     self._talks.append(_Talk(key, steps, connection, opaque, deadline, effect.timeout_s))
                     return

@@ -12,11 +12,12 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 import anyio
+import trio.abc
 from anyio.from_thread import BlockingPortal
 
 from ropewalk.client.core.connection import NotOpen
 from ropewalk.client.fork import renew_after_fork
-from ropewalk.client.machine import own_client_id
+from ropewalk.client.machine import clock, own_client_id
 
 T = TypeVar("T")
 
@@ -36,6 +37,18 @@ class Startable(Protocol):
 
 
 C = TypeVar("C", bound=Startable)
+
+
+class _Clock(trio.abc.Clock):
+    """The time of `clock`, which goes on where a test has frozen the time."""
+
+    def start_clock(self) -> None: ...
+
+    def current_time(self) -> float:
+        return clock()
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        return deadline - clock()
 
 
 class LoopThread:
@@ -75,7 +88,7 @@ class LoopThread:
 
     def _run(self) -> None:
         try:
-            anyio.run(self._live, backend="trio")
+            anyio.run(self._live, backend="trio", backend_options={"clock": _Clock()})
         except BaseException as exc:
             self._failure = exc  # raised by whoever started it, or closes it
         finally:

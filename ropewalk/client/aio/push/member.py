@@ -92,14 +92,13 @@ class Member:
                 await run(*arguments)
                 return
             except Exception as exc:
-                logger().error(
-                    "consumer task failed",
-                    group=self.group,
-                    task=getattr(run, "__name__", repr(run)),
-                    reason=repr(exc),
-                    exc_info=exc,
-                )
+                self.tell_failure(getattr(run, "__name__", repr(run)), exc)
             await anyio.sleep(RESTART_PAUSE_S)
+
+    def tell_failure(self, task: str, exc: Exception) -> None:
+        """Log an exception that ended something of the consumer's own, which will be begun again."""
+        group = self.group
+        logger().error("consumer task failed", group=group, task=task, reason=repr(exc), exc_info=exc)
 
 
 def queue_fields(queue: TopicQueue) -> dict[str, object]:

@@ -70,8 +70,8 @@ class Sharing:
         for subscription in self._member.core.identity.subscriptions:
             try:
                 await self._rebalance(subscription.topic)
-            except RopewalkError as exc:
-                logger().info("queues not taken on yet", topic=subscription.topic, reason=str(exc))
+            except Exception as exc:  # the task that goes on from here tries again
+                self._member.tell_failure("take_place", exc)
         self._since_ms = began_ms
 
     def start(self) -> None:

@@ -23,7 +23,7 @@ from ropewalk.client.core.options import check_count
 from ropewalk.client.core.produce.bodies import BODY_BYTES_MAX, unpack_body
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import MessageSysFlag
-from ropewalk.errors import BodyTooLarge
+from ropewalk.errors import BodyTooLarge, BodyUnreadable
 from ropewalk.format.names import RETRY_PREFIX
 from ropewalk.format.properties import PROPERTIES_SIZE_MAX, P, parse_properties, split_keys
 from ropewalk.format.record import (
@@ -142,7 +142,8 @@ class ReceivedMessage:
     def body(self) -> bytes:
         """The body as it was sent. One that was compressed is unpacked now, and again next time if it is large.
 
-        Raises `BodyTooLarge` where that takes more than the consumer's `body_bytes_max`.
+        Raises `BodyTooLarge` where that takes more than the consumer's `body_bytes_max`, `BodyUnreadable` where it
+        does not unpack: `note` says why, and `wire_body` has it all the same.
         """
         return self._body
 
@@ -202,7 +203,7 @@ class ReceivedMessage:
 
     @property
     def note(self) -> str | None:
-        """The reason why the body is as it was stored, when it could not be decompressed."""
+        """The reason why the body cannot be unpacked; None where it can, or needs not be."""
         return self._note
 
     @property
@@ -226,7 +227,12 @@ class ReceivedMessage:
             return NotImplemented
         if any(getattr(self, name) != getattr(other, name) for name in _FIELDS):
             return False
-        return self.wire_body == other.wire_body or (self.body, self.note) == (other.body, other.note)
+        if self.wire_body == other.wire_body:
+            return True
+        try:
+            return self.body == other.body
+        except BodyUnreadable:
+            return False
 
     __hash__ = None  # type: ignore[assignment]  # its properties are a dictionary
 
@@ -245,7 +251,7 @@ class ReceivedMessage:
             parts.append(f"note={self.note!r}")
         try:
             parts.append(shown_body(self.body))
-        except BodyTooLarge:
+        except BodyUnreadable:
             parts.append(f"({len(self._packed)} bytes, compressed)")
         return f"<ReceivedMessage {' '.join(parts)}>"
 
@@ -269,7 +275,7 @@ class ReceivedMessage:
                 f"{exc}, the body_bytes_max of this consumer: message {self._message_id} of {self._topic}"
             ) from None
         self._note = note
-        if len(body) <= _KEPT_BYTES_MAX:
+        if note is None and len(body) <= _KEPT_BYTES_MAX:
             self._body = body
         return body, note
 
@@ -277,7 +283,10 @@ class ReceivedMessage:
         """Decode the field of an empty slot: it was left unread until now."""
         match name:
             case "_body":
-                return self._unpack()[0]
+                body, note = self._unpack()
+                if note is not None:
+                    raise BodyUnreadable(f"message {self._message_id} of {self._topic}: {note}")
+                return body
             case "_note":
                 try:
                     return self._unpack()[1]
@@ -337,7 +346,7 @@ def received(record: Record, source: TopicQueue, body_bytes_max: int = BODY_BYTE
     message._store_host = encode_host(*record.store_host)
     is_retried = source.topic.startswith(RETRY_PREFIX)
     message._topic = record.properties.get(P.RETRY_TOPIC, source.topic) if is_retried else source.topic
-    if record.sys_flag & MessageSysFlag.COMPRESSED:
+    if record.sys_flag & MessageSysFlag.COMPRESSED and record.body:
         message._packed = record.body
         message._sys_flag = record.sys_flag & (MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_MASK)
         message._body_bytes_max = body_bytes_max

@@ -1,13 +1,14 @@
 """Body compression: clients compress, brokers never do, readers undo it.
 
-`sysFlag` bit 0 says that a body is compressed, bits 8 to 10 say how; none of them set means ZLIB,
-which is what old clients wrote. LZ4 and ZSTD need libraries we do not carry: such a body is
-handed back as it is, with a note for the person who looks at it.
+`sysFlag` bit 0 says that a body is compressed, bits 8 to 10 say how; none of them set means ZLIB, which is what old
+clients wrote. LZ4 and ZSTD are frames, as Java's streams write them, and need the libraries of the extra `compression`.
 """
 
 from __future__ import annotations
 
+import io
 import zlib
+from collections.abc import Callable
 
 from ropewalk.codes import MessageSysFlag
 from ropewalk.errors import BodyTooLarge
@@ -24,7 +25,7 @@ def decompress_body(sys_flag: int, body: bytes, size_max: int = BODY_BYTES_MAX) 
     try:
         return unpack_body(sys_flag, body, size_max)
     except BodyTooLarge as exc:
-        return body, f"{exc}: shown as stored"
+        return body, f"{exc}"
 
 
 def unpack_body(sys_flag: int, body: bytes, size_max: int) -> tuple[bytes, str | None]:
@@ -35,23 +36,70 @@ def unpack_body(sys_flag: int, body: bytes, size_max: int) -> tuple[bytes, str |
     if not sys_flag & MessageSysFlag.COMPRESSED:
         return body, None
     kind = sys_flag & MessageSysFlag.COMPRESSION_MASK
-    if kind in OTHER_TYPES:
+    name = "ZLIB" if kind in ZLIB_TYPES else OTHER_TYPES.get(kind)
+    if name is None:
+        return body, f"the body is compressed in an unknown way (sysFlag {sys_flag:#x})"
+    try:
+        plain, is_whole = _UNPACK[name](body, size_max)
+    except ImportError:
+        return body, (
+            f"the body is compressed with {name}, which takes a library: pip install 'ropewalk[compression]'"
+        )
+    except _Damaged as exc:
         return (
             body,
-            f"the body is compressed with {OTHER_TYPES[kind]}, which is not supported: shown as stored",
+            f"the body says it is compressed with {name} but does not unpack ({exc})",
         )
-    if kind not in ZLIB_TYPES:
-        return body, f"the body is compressed in an unknown way (sysFlag {sys_flag:#x}): shown as stored"
+    if not is_whole:
+        if len(plain) >= size_max:
+            raise BodyTooLarge(f"the {name} body unpacks to more than {size_max} bytes")
+        return body, f"the {name} body is cut short"
+    return plain, None
+
+
+class _Damaged(Exception):
+    """The bytes are not what their flags say."""
+
+
+def _unpack_zlib(body: bytes, size_max: int) -> tuple[bytes, bool]:
+    """Return at most so many bytes, and whether that was all."""
     unpacker = zlib.decompressobj()
     try:
-        plain = unpacker.decompress(body, size_max)
+        return unpacker.decompress(body, size_max), unpacker.eof
     except zlib.error as exc:
-        return body, f"the body says it is compressed with ZLIB but does not unpack ({exc}): shown as stored"
-    if not unpacker.eof:
-        if len(plain) >= size_max:
-            raise BodyTooLarge(f"the ZLIB body unpacks to more than {size_max} bytes")
-        return body, "the ZLIB body is cut short: shown as stored"
-    return plain, None
+        raise _Damaged(exc) from None
+
+
+def _unpack_lz4(body: bytes, size_max: int) -> tuple[bytes, bool]:
+    import lz4.frame
+
+    unpacker = lz4.frame.LZ4FrameDecompressor()
+    try:
+        plain = unpacker.decompress(body, size_max)
+    except RuntimeError as exc:
+        raise _Damaged(exc) from None
+    return plain, unpacker.eof
+
+
+def _unpack_zstd(body: bytes, size_max: int) -> tuple[bytes, bool]:
+    import zstandard
+
+    library = zstandard.ZstdDecompressor()
+    try:
+        plain = library.stream_reader(io.BytesIO(body)).read(size_max + 1)
+        if len(plain) > size_max:
+            return plain, False
+        unpacker = library.decompressobj()  # it knows the end of a frame, and has no bound
+        return unpacker.decompress(body), unpacker.eof
+    except zstandard.ZstdError as exc:
+        raise _Damaged(exc) from None
+
+
+_UNPACK: dict[str, Callable[[bytes, int], tuple[bytes, bool]]] = {
+    "ZLIB": _unpack_zlib,
+    "LZ4": _unpack_lz4,
+    "ZSTD": _unpack_zstd,
+}
 
 
 COMPRESS_OVER = 4096

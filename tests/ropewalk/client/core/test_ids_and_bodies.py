@@ -1,7 +1,11 @@
 import struct
+import sys
 import zlib
+from collections.abc import Callable
 
+import lz4.frame
 import pytest
+import zstandard
 
 from ropewalk.client.core.ids import UniqueKeys, default_unique_keys, month_start_ms
 from ropewalk.client.core.produce.bodies import decompress_body
@@ -52,27 +56,60 @@ def test_zlib_is_undone_whether_or_not_it_is_named(kind: int) -> None:
     assert decompress_body(MessageSysFlag.COMPRESSED | kind, packed) == (b"hello" * 100, None)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [(MessageSysFlag.COMPRESSION_LZ4, "LZ4"), (MessageSysFlag.COMPRESSION_ZSTD, "ZSTD")]
-)
-def test_other_compressions_are_shown_as_stored_with_a_note(kind: int, name: str) -> None:
-    body, trouble = decompress_body(MessageSysFlag.COMPRESSED | kind, b"packed")
-    assert body == b"packed"
-    assert trouble is not None
-    assert name in trouble
+def zstd_stream(plain: bytes) -> bytes:
+    """Pack as Java's stream does: the frame does not say how large its content is."""
+    packer = zstandard.ZstdCompressor().compressobj()
+    return packer.compress(plain) + packer.flush()
 
 
+def lz4_stream(plain: bytes) -> bytes:
+    with lz4.frame.LZ4FrameCompressor() as packer:
+        return bytes(packer.begin() + packer.compress(plain) + packer.flush())
+
+
+PACK: dict[int, Callable[[bytes], bytes]] = {
+    0: zlib.compress,
+    MessageSysFlag.COMPRESSION_ZLIB: zlib.compress,
+    MessageSysFlag.COMPRESSION_LZ4: lz4_stream,
+    MessageSysFlag.COMPRESSION_ZSTD: zstd_stream,
+}
+
+
+@pytest.mark.parametrize("kind", PACK)
+@pytest.mark.parametrize("size", [0, 1, 500, 300_000])
+def test_bodies_of_every_codec_are_unpacked(kind: int, size: int) -> None:
+    plain = (b"hello" * size)[:size]
+    assert decompress_body(MessageSysFlag.COMPRESSED | kind, PACK[kind](plain)) == (plain, None)
+
+
+@pytest.mark.parametrize("kind", PACK)
 @pytest.mark.parametrize("damage", [lambda b: b[:-5], lambda b: b"\0" + b, lambda b: b""])
-def test_a_damaged_body_is_shown_as_stored_with_a_note(damage: object) -> None:
+def test_a_damaged_body_is_shown_as_stored_with_a_note(damage: object, kind: int) -> None:
     assert callable(damage)
-    packed = damage(zlib.compress(b"hello" * 100))
-    body, trouble = decompress_body(MessageSysFlag.COMPRESSED, packed)
+    packed = damage(PACK[kind](b"hello" * 100))
+    body, trouble = decompress_body(MessageSysFlag.COMPRESSED | kind, packed)
     assert body == packed
     assert trouble is not None
 
 
-def test_a_body_that_unfolds_without_bound_is_not_unfolded() -> None:
-    body, trouble = decompress_body(MessageSysFlag.COMPRESSED, zlib.compress(bytes(1_000_000)), size_max=1000)
-    assert len(body) < 2000
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(MessageSysFlag.COMPRESSION_LZ4, "lz4"), (MessageSysFlag.COMPRESSION_ZSTD, "zstandard")],
+)
+def test_where_a_library_is_missing_the_note_names_the_extra(
+    kind: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, f"{name}.frame", None)
+    body, trouble = decompress_body(MessageSysFlag.COMPRESSED | kind, b"packed")
+    assert body == b"packed"
+    assert trouble is not None and "ropewalk[compression]" in trouble
+
+
+@pytest.mark.parametrize("kind", PACK)
+def test_a_body_that_unfolds_without_bound_is_not_unfolded(kind: int) -> None:
+    packed = PACK[kind](bytes(1_000_000))
+    body, trouble = decompress_body(MessageSysFlag.COMPRESSED | kind, packed, size_max=1000)
+    assert len(body) < 5000
     assert trouble is not None
     assert "more than 1000 bytes" in trouble

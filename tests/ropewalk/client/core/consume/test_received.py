@@ -13,7 +13,7 @@ import pytest
 from ropewalk.client.core.consume.received import ReceivedMessage, TopicQueue, decode_received, received
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import MessageSysFlag
-from ropewalk.errors import BodyTooLarge, CorruptRecord
+from ropewalk.errors import BodyTooLarge, BodyUnreadable, CorruptRecord
 from ropewalk.format.properties import encode_properties
 from ropewalk.format.record import decode_records, encode_host, encode_record
 
@@ -184,9 +184,14 @@ def test_a_compressed_message_is_copied_compared_and_sent_on_as_it_travelled() -
     assert flags == PACKED and body == zlib.compress(bytes(64 * MIB), 9)
 
 
-def test_a_damaged_or_unknown_compression_is_shown_as_stored_with_a_note() -> None:
-    (damaged,) = decode_received(record(b"nonsense", sys_flag=PACKED), SOURCE)
-    assert damaged.body == b"nonsense" and "does not unpack" in (damaged.note or "")
-    lz4 = MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_LZ4
-    (other,) = decode_received(record(b"packed", sys_flag=lz4), SOURCE)
-    assert other.body == b"packed" and "LZ4" in (other.note or "")
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [(0, "ZLIB but does not unpack"), (1, "LZ4 but"), (2, "ZSTD but"), (5, "in an unknown way")],
+)
+def test_a_body_that_does_not_unpack_is_no_body_and_travels_on_as_it_was(kind: int, said: str) -> None:
+    flags = MessageSysFlag.COMPRESSED | kind << 8
+    (message,) = decode_received(record(b"nonsense", sys_flag=flags), SOURCE)
+    for _ in range(2):
+        with pytest.raises(BodyUnreadable, match=said):
+            _ = message.body
+    assert said in (message.note or "") and message.wire_body == (flags, b"nonsense")
