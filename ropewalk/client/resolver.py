@@ -1,4 +1,4 @@
-"""Names of hosts, looked up within the time of whoever asks.
+"""Look-ups of host names within the time limit of their caller.
 
 The system's look-up of a name takes as long as it takes, eight seconds or thirty where a name server is away, and
 nothing ends it. So it runs in a daemon thread, one for each name at a time, and who waits for it goes when its time is

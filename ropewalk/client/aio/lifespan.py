@@ -31,7 +31,7 @@ from ropewalk.client.log import logger
 
 
 def running_loop() -> object:
-    """Return what stands for the event loop that runs here. Raises `RuntimeError` where none does."""
+    """Return the identity of the event loop that runs here. Raises `RuntimeError` where none does."""
     if in_trio():
         return sys.modules["trio"].lowlevel.current_trio_token()
     return asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The program's plain functions, run in threads that hold up nobody's end.
+"""The program's plain functions, run in threads that delay no close and no end of the program.
 
 A function that blocks cannot be stopped. So a cancellation leaves it behind, in a daemon thread: neither the close of
 its client nor the end of the program waits for it, under trio and under asyncio alike.
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[[], T], limiter: anyio.CapacityLimiter | None = None) -> T:
-    """Run a function in a thread and return its result; raise what it raises. A cancellation does not wait for it."""
+    """Run a function in a thread; return its result, or raise its exception. A cancellation does not wait for it."""
     if in_trio():
         return await anyio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=limiter)
     from trio.lowlevel import start_thread_soon  # its threads, without its loop

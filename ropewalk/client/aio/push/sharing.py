@@ -62,7 +62,7 @@ class Sharing:
         await self._heartbeat()
 
     async def take_place(self) -> None:
-        """Take on what is the member's share: what is sent from now on is handled, also at "latest".
+        """Take on the member's share of the queues: messages sent from now on are handled, also at "latest".
 
         What cannot be had yet, because a broker is away or another member has its lock, is taken on later.
         """
