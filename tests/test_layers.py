@@ -51,6 +51,7 @@ BANS = (
             "broker/process/service_manager.py",  # tells systemd by its socket that a server serves
             "ropewalk/client/blocking/connection.py",
             "ropewalk/client/aio/connection.py",
+            "ropewalk/client/resolver.py",  # looks the names of hosts up
             "ropewalk/client/core/ids.py",  # asks the kernel for this machine's address, sends nothing
             "tools/*",
             "store/io/helper_process.py",  # the pipes between a broker and its helpers

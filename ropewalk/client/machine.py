@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from socket import AF_INET
 
 from ropewalk.client.core.addresses import choose_name_servers
 from ropewalk.client.core.connection import Unreachable
@@ -21,7 +20,7 @@ from ropewalk.client.core.ids import default_unique_keys, local_ip
 from ropewalk.client.core.produce.bodies import BODY_BYTES_MAX
 from ropewalk.client.core.produce.options import ProducerOptions
 from ropewalk.client.core.produce.sending import ProducerCore
-from ropewalk.client.resolver import resolve
+from ropewalk.client.resolver import ip_within
 from ropewalk.errors import LocalProtocolError
 from ropewalk.filter.sql92 import compile_filter
 from ropewalk.format.names import check_topic
@@ -60,9 +59,7 @@ def new_asker(secret: str, address: str) -> Asker:
     """Return this end of the proof between operators and members, for a connection to an address."""
     host, _, port = address.rpartition(":")
     try:
-        ips = resolve(host, RESOLVE_S)
-        v4 = [ip for family, ip in ips if family == AF_INET]  # as Java's clients prefer
-        socket = f"{(v4 or [ip for _, ip in ips])[0]}:{port}"
+        socket = f"{ip_within(host, RESOLVE_S)}:{port}"
     except (OSError, Unreachable):
         socket = ""  # the connect says why
     return Asker(secret, address, socket, secrets.token_bytes(NONCE_SIZE), takes_older=False)

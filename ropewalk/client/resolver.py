@@ -88,3 +88,9 @@ def resolve(host: str, timeout_s: float) -> Found:
         return _resolver.look_up(host).result(max(timeout_s, 0.0))
     except LookupTimeout:
         raise Unreachable(f"the name {host} was not resolved within {timeout_s:g} s") from None
+
+
+def ip_within(host: str, timeout_s: float) -> str:
+    """Return one IP of a host, IPv4 where it has one, as Java's clients prefer. Blocks and raises as `resolve`."""
+    found = resolve(host, timeout_s)
+    return min(found, key=lambda each: each[0] != socket.AF_INET)[1]

@@ -6,7 +6,6 @@ clients wrote. LZ4 and ZSTD are frames, as Java's streams write them, and need t
 
 from __future__ import annotations
 
-import io
 import zlib
 from collections.abc import Callable
 
@@ -86,7 +85,7 @@ def _unpack_zstd(body: bytes, size_max: int) -> tuple[bytes, bool]:
 
     library = zstandard.ZstdDecompressor()
     try:
-        plain = library.stream_reader(io.BytesIO(body)).read(size_max + 1)
+        plain = library.stream_reader(body).read(size_max + 1)
         if len(plain) > size_max:
             return plain, False
         unpacker = library.decompressobj()  # it knows the end of a frame, and has no bound
