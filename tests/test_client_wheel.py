@@ -143,7 +143,8 @@ def test_the_wheel_has_the_clients_of_the_checkout_and_neither_broker_nor_spark(
     assert clients < carried
     others = {name for name in carried if name.endswith(".py")} - clients
     assert {name.split("/")[1] for name in others} == {
-        "__init__.py", "codes.py", "errors.py", "lru.py", "member_proof.py", "printable.py", "testing.py", "filter", "format",
+        "__init__.py", "codes.py", "errors.py", "lru.py", "member_proof.py", "printable.py", "testing.py",
+        "filter", "format",
     }  # fmt: skip
     assert "ropewalk/py.typed" in carried
 
