@@ -296,6 +296,13 @@ def of_clients() -> Iterator[Attack]:
     ext = texts(send_ext("T"))
     ext["m"] = "true"
     inner = struct.pack(">iiiii", 4 + 4 + 4 + 4 + 4 + 1 + 2, 0, 0, 0, 1) + b"x" + struct.pack(">h", 0)
+    unlike = b"".join(
+        struct.pack(">iiiii", 22 + n % 3 + 7, 0, 0, 0, n % 3) + b"x" * (n % 3) + b"\x00\x07TAGS\x01a\x02"
+        for n in range(10_000)
+    )
+    yield Attack(
+        RequestCode.SEND_BATCH_MESSAGE, "a batch of 10,000, of several sizes", [frame(320, ext, unlike)]
+    )
     for code in (RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2):
         yield Attack(
             code,
@@ -314,6 +321,46 @@ def of_clients() -> Iterator[Attack]:
     create = {**NAMES, "attributes": ",".join(f"+a{n}=b" for n in range(6_000))}
     yield Attack(RequestCode.UPDATE_AND_CREATE_TOPIC, "6,000 attributes", [frame(17, create)])
     yield Attack(RequestCode.QUERY_MESSAGE, "a key", [frame(12, NAMES)])
+
+
+def of_rows(queues: int) -> Iterator[Attack]:
+    """Yield frames whose answers grow with queues, and those that make the topics for them."""
+    topics = [f"Wide{n}" for n in range(8)]
+    for topic in topics:
+        ext = {**NAMES, "topic": topic, "readQueueNums": str(queues), "writeQueueNums": str(queues)}
+        yield Attack(RequestCode.UPDATE_AND_CREATE_TOPIC, f"{topic} of {queues} queues", [frame(17, ext)])
+    yield Attack(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, "a group", [frame(200, {}, b'{"groupName":"rows"}')]
+    )
+    beat = b'{"clientID":"c","consumerDataSet":[{"groupName":"rows","subscriptionDataSet":[]}]}'
+    yield Attack(RequestCode.HEART_BEAT, "its member", [frame(34, {}, beat)])
+    asked = {**NAMES, "group": "rows", "consumerGroup": "rows", "srcGroup": "rows", "destGroup": "others"}
+    for topic in topics:
+        ext = {**asked, "topic": topic, "queueId": "-1", "offset": "-1", "timestamp": "0"}
+        yield Attack(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, f"{topic}: all queues", [frame(222, ext)])
+    whole = {name: value for name, value in asked.items() if name != "topic"}
+    for code in (202, 208, 303, 308, 300):
+        yield Attack(code, f"a topic of {queues} queues", [frame(code, {**asked, "topic": "Wide0"})])
+    ext = {**asked, "topic": "Wide0"}
+    yield Attack(208, f"the same x {CONNECTIONS}", [frame(208, ext)] * CONNECTIONS)
+    for code in (43, 208, 314, 317, 343):
+        yield Attack(code, "all of them", [frame(code, {**whole, "isOrder": "false", "offline": "true"})])
+    for model in ("BROADCASTING", "CLUSTERING"):
+        wish = {
+            "topic": "Wide0",
+            "consumerGroup": "rows",
+            "clientId": "c",
+            "strategyName": "AVG",
+            "messageModel": model,
+        }
+        yield Attack(RequestCode.QUERY_ASSIGNMENT, model, [frame(400, {}, json.dumps(wish).encode())])
+    yield Attack(
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        "with its offsets",
+        [frame(207, {**asked, "groupName": "rows", "cleanOffset": "true"})],
+    )
+    for topic in topics:
+        yield Attack(RequestCode.DELETE_TOPIC_IN_BROKER, topic, [frame(215, {"topic": topic})])
 
 
 def pull_frame(opaque: int, topic: str, tag: str, queue_id: int = 0) -> bytes:
@@ -436,15 +483,18 @@ def _send_and_wait(sock: socket.socket, data: bytes, waits: bool) -> None:
     sock.settimeout(PATIENCE_S)
     with contextlib.suppress(OSError):
         sock.sendall(data)
-        if waits:
-            sock.recv(1 << 16)
+        if waits and (head := sock.recv(4, socket.MSG_WAITALL)):
+            left = int.from_bytes(head, "big")
+            while left > 0 and (found := len(sock.recv(min(left, 1 << 20)))):
+                left -= found
 
 
 def main() -> None:
     """Run all attacks and print a row for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--codes", help="only these, with commas between them")
-    parser.add_argument("--only", default="every,headers,names,clients,holds", help="kinds of attacks")
+    parser.add_argument("--only", default="every,headers,names,clients,rows,holds", help="kinds of attacks")
+    parser.add_argument("--queues", type=int, default=1024, help="queues of a topic that is made large")
     parser.add_argument("--holds", type=int, default=10_000)
     parser.add_argument("--serve", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -470,6 +520,8 @@ def main() -> None:
                 attacks += of_names()
             if "clients" in kinds:
                 attacks += of_clients()
+            if "rows" in kinds:
+                attacks += of_rows(options.queues)
             from broker.namesrv.server import NameServer
 
             names = NameServer(lambda: 0).codes
