@@ -146,6 +146,7 @@ class MessageStore:
         self.put = self._appender.put
         self.put_alike = self._appender.put_alike
         self.put_columns = self._appender.put_columns
+        self.put_written = self._appender.put_written
         self.put_wide = self._appender.put_wide
         self.sizes = self._appender.sizes
         self.woken = self._appender.woken

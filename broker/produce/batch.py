@@ -24,6 +24,8 @@ _OVERHEAD: Final = 22
 _KEPT_MAX: Final = 256
 _AT_ONCE_MAX: Final = 128
 """Items that one cut is kept for: it is a third quicker than a cut an item, and as large as they are many."""
+_COUNT_MAX: Final = 1_000
+"""Items of a batch that is stored as it comes: a larger one goes item by item, in steps."""
 _NO_WAIT: Final = b"WAIT\x01false"
 _TAGS: Final = b"TAGS\x01"
 
@@ -53,7 +55,12 @@ class AlikeBatches:
         size, flag, body_size = _HEAD.unpack_from(body)
         count, rest = divmod(len(body), max(size, _OVERHEAD))
         properties_size = size - _OVERHEAD - body_size
-        if rest or count < 2 or body_size < 0 or not 0 <= properties_size <= PROPERTIES_SIZE_MAX:
+        if (
+            rest
+            or not 1 < count <= _COUNT_MAX
+            or body_size < 0
+            or not 0 <= properties_size <= PROPERTIES_SIZE_MAX
+        ):
             return None
         at_once = count if count <= _AT_ONCE_MAX else 1
         kind = body_size, properties_size, at_once

@@ -32,6 +32,7 @@ from broker.produce.batches import BatchWriter
 from broker.produce.property_text import NO_WAIT, tags_code_of, waits_for
 from broker.produce.responses import SendAnswers
 from broker.produce.targets import Target, Targets
+from broker.remoting.cold_lane import Steps
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Request, Session
 from broker.state.groups import GroupTable
@@ -229,6 +230,11 @@ class SendProcessor:
             target, queue = self._admit(header, session)
             if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
                 batch = self.batches.put_batch(session, request, header, target, queue)
+                if batch is None:
+                    session.serve_in_steps(
+                        request, self._send_large(session, request, header), len(request.body)
+                    )
+                    return
                 ext = self._answer_ext(
                     batch.message_ids, queue.queue_id, batch.queue_offset, batch.unique_key
                 )
@@ -236,15 +242,41 @@ class SendProcessor:
             else:
                 stored = self._put_one(session, request, header, target, queue)
                 answer, wait = self._answer(request, stored), stored.waits
-        except RequestRefused as exc:
-            self._refuse(session, request, exc.code, exc.remark)
-        except DiskFull as exc:
-            self._refuse(session, request, *_disk_full(str(exc)))
-        except (LocalProtocolError, UnicodeEncodeError) as exc:
-            self._refuse(session, request, ResponseCode.MESSAGE_ILLEGAL, str(exc))
+        except (RequestRefused, DiskFull, LocalProtocolError, UnicodeEncodeError) as exc:
+            self._refuse_failed(session, request, exc)
         else:
             owe = session.outbox.after if wait and self.waits else session.outbox.now
             owe(request, ResponseCode.SUCCESS, answer)
+
+    def _send_large(
+        self, session: Session, request: Request, header: SendMessageHeader | SendMessageHeaderV2
+    ) -> Steps:
+        """Handle a batch of many messages: write it in steps, and append it in one piece."""
+        try:
+            target, queue = self._admit(header, session)
+            written = yield from self.batches.write_in_steps(session, request, header, target, queue)
+            yield
+            # Others were served meanwhile: the topic may be gone, or the disk full.
+            self._admit(header, session)
+            queue = self.store.queue(target.config.name, queue.queue_id)
+            offsets, first = self.batches.put_written(queue, written)
+        except (RequestRefused, DiskFull, LocalProtocolError, UnicodeEncodeError) as exc:
+            self._refuse_failed(session, request, exc)
+            return
+        yield
+        ids = self.batches.message_ids(offsets)
+        ext = self._answer_ext(ids, queue.queue_id, first, written.unique_key)
+        owe = session.outbox.after if written.waits and self.waits else session.outbox.now
+        owe(request, ResponseCode.SUCCESS, request.reply(ResponseCode.SUCCESS, None, ext))
+
+    def _refuse_failed(self, session: Session, request: Request, exc: Exception) -> None:
+        """Answer that a message or a batch is not stored."""
+        if isinstance(exc, RequestRefused):
+            self._refuse(session, request, exc.code, exc.remark)
+        elif isinstance(exc, DiskFull):
+            self._refuse(session, request, *_disk_full(str(exc)))
+        else:
+            self._refuse(session, request, ResponseCode.MESSAGE_ILLEGAL, str(exc))
 
     def take_reply(
         self,

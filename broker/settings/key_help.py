@@ -173,7 +173,8 @@ recallMessageEnable Whether a timer message can be recalled before it is due, by
 appendTopicForTimerDeleteKey Whether recalls are stored with the topic in their key, as some versions of RocketMQ read
     them; both kinds are understood.
 storeReplyMessageEnable Whether the answers of request-reply calls are stored too.
-maxMessageSize Bytes of a message's body at most.
+maxMessageSize Bytes of a message's body at most, and of a batch. A batch has at most 10,000 messages, 5,000 in DLedger
+  mode.
 # Transactions
 rejectTransactionMessage Whether half messages are refused.
 transactionTimeOut Milliseconds after which an undecided half message is checked: its producer group is asked. A

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from ropewalk.errors import LocalProtocolError, MalformedBatch
 from ropewalk.format.properties import PROPERTIES_SIZE_MAX
 
-__all__ = ["BatchItem", "MalformedBatch", "encode_batch", "split_batch"]
+__all__ = ["BatchItem", "MalformedBatch", "encode_batch", "split_batch", "split_some"]
 
 _HEAD: Final = Struct(">iiiii")
 _OVERHEAD: Final = 22
@@ -45,27 +45,35 @@ def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 def split_batch(body: bytes) -> list[BatchItem]:
     """Split a batch send's body into its items, at least one. Raises MalformedBatch."""
+    return split_some(body, 0, len(body))[0]
+
+
+def split_some(body: bytes, position: int, count_max: int, before: int = 0) -> tuple[list[BatchItem], int]:
+    """Split off so many items of a batch, at least one, from a position on; return them and the position behind them.
+
+    There are `before` items before them. Raises MalformedBatch, which counts all.
+    """
     items: list[BatchItem] = []
-    position, end = 0, len(body)
+    end = len(body)
     unpack = _HEAD.unpack_from
-    while position < end:
+    while position < end and len(items) < count_max:
         if end - position < _OVERHEAD:
-            raise MalformedBatch(f"item {len(items)}: {end - position} bytes are no item")
+            raise MalformedBatch(f"item {before + len(items)}: {end - position} bytes are no item")
         size, _, _, flag, body_size = unpack(body, position)
         item_end = position + size
         body_start = position + 20
         properties_start = body_start + body_size + 2
         if size < _OVERHEAD or item_end > end or body_size < 0 or properties_start > item_end:
-            raise MalformedBatch(f"item {len(items)}: a length is out of bounds")
+            raise MalformedBatch(f"item {before + len(items)}: a length is out of bounds")
         # A negative length, being 32768 or more here, cannot fill the item exactly unless the item really
         # holds that many bytes, which is over the limit all the same.
         properties_size = body[properties_start - 2] << 8 | body[properties_start - 1]
         if properties_start + properties_size != item_end or properties_size > PROPERTIES_SIZE_MAX:
-            raise MalformedBatch(f"item {len(items)}: its size and its parts disagree")
+            raise MalformedBatch(f"item {before + len(items)}: its size and its parts disagree")
         items.append(
             BatchItem(flag, body[body_start : properties_start - 2], body[properties_start:item_end])
         )
         position = item_end
     if not items:
         raise MalformedBatch("a batch without items")
-    return items
+    return items, position

@@ -21,7 +21,10 @@ size the record claims, and all the parts must fill that size exactly.
 from __future__ import annotations
 
 import ipaddress
+from collections import deque
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate, repeat
 from struct import Struct
 from struct import error as struct_error
 from typing import Final
@@ -63,6 +66,7 @@ __all__ = [
     "parse_message_id",
     "read_frame",
     "record_size",
+    "WrittenRecords",
 ]
 
 MAGIC_V1: Final = 0xDAA320A7
@@ -175,6 +179,11 @@ def record_size(
     return 74 + hosts_size + topic_field_size + topic_size + body_size + properties_size
 
 
+_OFFSETS_AT: Final = 20
+_STORE_TIME_AT: Final = 48
+"""Where the store time of a record stands, but for the host before it."""
+
+
 def encode_record(
     topic: bytes,
     queue_id: int,
@@ -236,6 +245,62 @@ def encode_record(
     except struct_error as error:
         raise LocalProtocolError(f"record field out of its range: {error}") from None
     return b"".join((fixed, body, topic_length, topic, properties_size.to_bytes(2, "big"), properties))
+
+
+_OFFSETS: Final = Struct(">qq")
+_TIME: Final = Struct(">q")
+
+
+class WrittenRecords:
+    """Records of one queue, side by side, that are encoded but for their offsets and store times."""
+
+    def __init__(self, topic: bytes, queue_id: int, born_host: bytes, store_host: bytes) -> None:
+        self._topic, self._queue_id, self._hosts = topic, queue_id, (born_host, store_host)
+        self._records = bytearray()
+        self.sizes: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all records."""
+        return len(self._records)
+
+    def add(
+        self,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        reconsume_times: int,
+        body: bytes,
+        properties: bytes,
+    ) -> None:
+        """Encode one more record. Raises as `encode_record` does."""
+        born_host, store_host = self._hosts
+        record = encode_record(
+            self._topic, self._queue_id, flag, 0, 0, sys_flag, born_timestamp, born_host, 0, store_host,
+            reconsume_times, 0, body, properties,
+        )  # fmt: skip
+        self._records += record
+        self.sizes.append(len(record))
+
+    def place(self, first: int, offsets: Sequence[int], store_timestamp: int) -> None:
+        """Write the log offsets of the records, their queue offsets, from `first` on, and the store time of all."""
+        begins = list(accumulate(self.sizes[:-1], initial=_OFFSETS_AT))
+        numbers = range(first, first + len(self.sizes))
+        deque(map(_OFFSETS.pack_into, repeat(self._records), begins, numbers, offsets), 0)
+        after = (_STORE_TIME_AT - _OFFSETS_AT + len(self._hosts[0])).__add__
+        deque(map(_TIME.pack_into, repeat(self._records), map(after, begins), repeat(store_timestamp)), 0)
+
+    def joined(self) -> memoryview:
+        """Return all records in one piece."""
+        return memoryview(self._records)
+
+    def each(self) -> list[memoryview]:
+        """Return the records one by one."""
+        ends = list(accumulate(self.sizes, initial=0))
+        return list(map(memoryview(self._records).__getitem__, map(slice, ends, ends[1:])))
 
 
 def _head_for(born_host: bytes, store_host: bytes) -> tuple[Struct, int]:

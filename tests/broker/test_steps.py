@@ -21,8 +21,9 @@ from broker.state.heartbeat import ConsumerData
 from broker.state.request_modes import RequestMode
 from broker.state.subscription import SubscriptionData
 from ropewalk.codes import RequestCode, request_name
+from ropewalk.format.batch import encode_batch
 from ropewalk.format.remoting import Command
-from tests.broker.harness import Client, InProcess, config_of
+from tests.broker.harness import Client, InProcess, config_of, send_ext
 
 CALLS_MAX = 16_000
 """Calls of functions in a turn: some 0.2 us each with what is between them."""
@@ -128,6 +129,9 @@ def bodies_of(code: int) -> list[bytes]:
         document = {"groupConfigList": [{"groupName": f"n{n}"} for n in range(1_000)]}
     if code == RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
         document = {"groupName": "n"}
+    if code == RequestCode.SEND_BATCH_MESSAGE:
+        tiny = encode_batch([(0, b"x", b"")] * 180_000)
+        return [tiny, encode_batch((0, b"x" * (n % 3), b"TAGS\x01a%d\x02" % n) for n in range(10_000))]
     if code == RequestCode.HEART_BEAT:
         wishes = [{"topic": f"t{n}", "subString": "*"} for n in range(4_900)]
         groups = [{"groupName": f"n{n}", "subscriptionDataSet": [{"topic": "t0"}]} for n in range(900)]
@@ -138,6 +142,10 @@ def bodies_of(code: int) -> list[bytes]:
     return [json.dumps(document).encode() if document is not None else b""]
 
 
+def send_text(topic: str) -> dict[str, str]:
+    return {name: str(value) for name, value in send_ext(topic).items()}
+
+
 def questions() -> list[tuple[int, dict[str, str], bytes]]:
     """Return what is asked: every code, with the headers that make its answer large."""
     codes = sorted(
@@ -146,7 +154,7 @@ def questions() -> list[tuple[int, dict[str, str], bytes]]:
     asked = []
     for code in [*(code for code in codes if code not in LAST), *LAST]:
         for body in bodies_of(code):
-            asked.append((code, ASKED, body))
+            asked.append((code, ASKED if code != RequestCode.SEND_BATCH_MESSAGE else send_text("t0"), body))
             if code in (RequestCode.GET_CONSUME_STATS, RequestCode.CLONE_GROUP_OFFSET):
                 asked.append((code, {name: value for name, value in ASKED.items() if name != "topic"}, body))
             if code in (

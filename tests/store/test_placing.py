@@ -14,7 +14,7 @@ from ropewalk.errors import LocalProtocolError
 from ropewalk.format.dledger.entry import HEAD_SIZE, decode_head, encode_entries, encode_filler
 from ropewalk.format.index import Geometry
 from ropewalk.format.properties import encode_properties
-from ropewalk.format.record import Record, decode_record
+from ropewalk.format.record import Record, WrittenRecords, decode_record
 from ropewalk.format.record_pattern import SPLIT_MIN, RecordPattern
 from store.append import Appender
 from store.index.builder import IndexBuilder
@@ -58,8 +58,12 @@ class Log:
     def put(self, way: str, bodies: list[bytes], at: int) -> list[tuple[int, int]]:
         queues = [self.queue((at + n) % 3) for n in range(len(bodies))]
         keys = [b"%04d" % (at + n) for n in range(len(bodies))]
+        if way == "written":
+            stored = self.put_written(self.queue(at % 3), bodies, keys)
+            if stored is not None:
+                return stored
         appender, pattern = self.appender, RecordPattern(b"T", 5, 0, HOST, HOST, 2, b"K\x01", 4, b"\x02")
-        if way == "put":
+        if way in ("put", "written"):
             rows = zip(queues, bodies, keys, strict=True)
             return appender.put([(q, b, b"K\x01" + k + b"\x02", 5, 0, 7, 2, 0, 1) for q, b, k in rows], HOST)
         if way == "columns" and len({*map(len, bodies)}) == 1:
@@ -68,6 +72,15 @@ class Log:
                 return list(zip(*done, strict=True))
         rows = zip(queues, bodies, keys, strict=True)
         return appender.put_alike([(q, b, 7, k, pattern, 1) for q, b, k in rows])
+
+    def put_written(
+        self, queue: ConsumeQueue, bodies: list[bytes], keys: list[bytes]
+    ) -> list[tuple[int, int]] | None:
+        records = WrittenRecords(b"T", queue.queue_id, HOST, HOST)
+        for body, key in zip(bodies, keys, strict=True):
+            records.add(5, 0, 7, 2, body, b"K\x01" + key + b"\x02")
+        done = self.appender.put_written(queue, records, [1] * len(bodies))
+        return list(zip(done[0], range(done[1], done[1] + len(bodies)), strict=True)) if done else None
 
     def entries(self, queue: ConsumeQueue) -> list[tuple[int, int, int]]:
         return [queue.read(number) for number in range(queue.next_offset)]
@@ -92,7 +105,7 @@ def bodies_of(count: int, size: int, varied: bool) -> list[bytes]:
 
 
 sends = st.tuples(
-    st.sampled_from(("put", "alike", "columns")),
+    st.sampled_from(("put", "alike", "columns", "written")),
     st.builds(bodies_of, st.integers(1, 20), st.sampled_from((0, 1, 100, 500, SPLIT_MIN)), st.booleans()),
 )
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
+from itertools import count as counter
 from typing import Any
 
 import pytest
@@ -239,12 +241,14 @@ def test_a_batch_whose_messages_are_alike_is_stored_and_answered_as_one_by_one(
     elif unlike == "cut":
         body = body[: int(place * len(body))]
     outcomes = []
-    for quick in (True, False):
+    for way in ("by columns", "one by one", "in steps"):
         with ExitStack() as stack:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             patch.setattr("broker.produce.batch._AT_ONCE_MAX", at_once)
-            if not quick:
+            if way != "by columns":
                 patch.setattr(AlikeBatches, "cut", lambda *_: None)
+            if way == "in steps":
+                patch.setattr("broker.produce.batches.AT_ONCE_MAX", 2)
             without_fsync(patch)
             config = config_of(tmp_path_factory.mktemp("batch"), mappedFileSizeCommitLog=128 << 10)
             running = stack.enter_context(InProcess(config))
@@ -263,7 +267,62 @@ def test_a_batch_whose_messages_are_alike_is_stored_and_answered_as_one_by_one(
                 for r in records
             ]  # fmt: skip
             outcomes.append((answer.code, answer.remark, answer.ext, facts, entries, queue.max_physical))
-    assert outcomes[0] == outcomes[1]
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+def unlike_items(count: int, start: int = 0) -> bytes:
+    return encode_batch(
+        BatchItem(n % 2, b"x" * (n % 3), text_of({"UNIQ_KEY": f"K{n}", "TAGS": f"t{n % 7}"}).encode())
+        for n in range(start, start + count)
+    )
+
+
+def test_a_batch_of_thousands_of_messages_lets_others_go_first_and_stands_side_by_side(
+    running: InProcess,
+) -> None:
+    running.broker.lane.clock = counter().__next__  # a turn has time for one step
+    client, other = running.connect(), running.connect()
+    other.send("T", b"first")
+    client.ask(BATCH, send_ext("T"), unlike_items(4_000))
+    running.turn()
+    assert other.send("T", b"meanwhile").code == 0
+    answer = client.answer()
+    assert (answer.code, answer.ext["queueOffset"]) == (0, "2")
+    assert other.send("T", b"last").code == 0
+    running.settle()
+    records = running.stored("T")
+    assert [r.body for r in records[:2]] == [b"first", b"meanwhile"]
+    assert [r.properties["UNIQ_KEY"] for r in records[2:-1]] == [f"K{n}" for n in range(4_000)]
+    assert answer.ext["msgId"].split(",") == [r.msg_id for r in records[2:-1]]
+    assert [r.queue_offset for r in records] == list(range(4_003))
+    assert {r.store_timestamp for r in records} == {running.clock.ms}
+
+
+def test_a_batch_of_more_messages_than_are_stored_together_is_refused_in_words(
+    start_broker: StartBroker,
+) -> None:
+    running = start_broker(mappedFileSizeCommitLog=4 << 20)
+    client = running.connect()
+    answer = client.call(BATCH, send_ext("T"), unlike_items(10_001))
+    assert (answer.code, answer.remark) == (
+        13,
+        "the batch has more than 10000 messages, the most that are stored together: send it as several batches",
+    )
+    assert running.stored("T") == []
+    assert client.call(BATCH, send_ext("T"), unlike_items(10_000)).code == 0
+    assert len(running.stored("T")) == 10_000
+
+
+def test_a_topic_that_is_deleted_while_a_batch_is_judged_does_not_get_it(start_broker: StartBroker) -> None:
+    running = start_broker()
+    client = running.connect()
+    client.send("T")
+    assert running.broker.context.topics.get("T") is not None
+    running.broker.topics.rules = replace(running.broker.topics.rules, auto_create_topic_enable=False)
+    running.broker.lane.clock = counter().__next__
+    client.ask(BATCH, send_ext("T"), unlike_items(4_000))
+    assert running.broker.topics.delete("T", running.clock.ms)
+    assert client.answer().code == ResponseCode.TOPIC_NOT_EXIST
 
 
 @pytest.mark.parametrize("at_once", [2, 3])
@@ -273,7 +332,7 @@ def test_a_batch_of_many_alike_messages_takes_the_quick_way(
     monkeypatch.setattr("broker.produce.batch._AT_ONCE_MAX", at_once)
     client = running.connect()
     client.send("T")
-    monkeypatch.setattr("broker.produce.batches.split_batch", None)
+    monkeypatch.setattr("broker.produce.batches.split_some", None)
     tagged = text_of({"UNIQ_KEY": "K", "TAGS": "A"}).encode()
     body = encode_batch(BatchItem(0, one, tagged) for one in (b"a", b"b", b"c"))
     assert client.call(BATCH, send_ext("T"), body).code == 0
