@@ -7,7 +7,8 @@ and owes the answer to the session later.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from broker.consume.filters import FilterTable
 from broker.consume.member_notifier import MemberNotifier
@@ -35,6 +36,9 @@ from ropewalk.format.headers import (
 )
 from ropewalk.format.remoting import Command
 from store.read.store_times import offset_by_time, store_time
+
+GROUPS_COMPARED_PER_STEP: Final = 10
+"""Groups of a client whose subscriptions are compared with others' before others are served."""
 
 
 class Requests:
@@ -104,9 +108,13 @@ class Requests:
         # The client asks for the route of its retry topic next: the name server has to know it by then.
         broker.topics_changed()
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
-        conflict = broker.clients.conflict_of(session, [consumer.group for consumer in known])
-        if conflict is not None:
-            ext[SUBSCRIPTION_CONFLICT] = conflict
+        for count, consumer in enumerate(known, 1):
+            conflict = broker.clients.conflict_of(session, [consumer.group])
+            if conflict is not None:
+                ext[SUBSCRIPTION_CONFLICT] = conflict
+                break
+            if count % GROUPS_COMPARED_PER_STEP == 0:
+                yield
         return request.reply(ResponseCode.SUCCESS, ext=ext)
 
     def unregister(self, session: Session, request: Command) -> Command:
@@ -124,15 +132,14 @@ class Requests:
             wanted = yield from LockRequest.decode_in_slices(request.body)
         except ValueError as exc:
             return request.reply(ResponseCode.SYSTEM_ERROR, str(exc))
-        granted: list[bytes] = []
-        for part in wanted.parts():
-            granted += [
-                fastjson.dumps(queue.to_json())
-                for queue in broker.locks.lock(part, broker.monotonic_ms(), session)
-            ]
-            if len(part.queues) < len(wanted.queues):
-                yield
-        return request.reply(ResponseCode.SUCCESS, body=b'{"lockOKMQSet":[%b]}' % b",".join(granted))
+
+        def granted() -> Iterator[bytes]:
+            for part in wanted.parts():
+                for queue in broker.locks.lock(part, broker.monotonic_ms(), session):
+                    yield fastjson.dumps(queue.to_json())
+                yield b""
+
+        return (yield from body_in_steps(request, {"lockOKMQSet": written_list(granted())}))
 
     def unlock(self, session: Session, request: Command) -> Stepwise:
         try:
