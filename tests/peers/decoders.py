@@ -26,6 +26,7 @@ from broker.remoting.refused import RequestRefused
 from broker.replication.dledger.pull_commits import batch_untrusted
 from broker.replication.dledger.table_snapshots import TableSnapshot, decode_snapshot, encode_snapshot
 from broker.settings.java_properties import read_properties
+from broker.sinks.records import decode_claims
 from broker.state.data_version import DataVersion
 from broker.state.groups import GroupTable
 from broker.state.heartbeat import HeartbeatData, HeartbeatRefused
@@ -593,6 +594,11 @@ DECODERS: tuple[Decoder, ...] = (
         _document(lambda document: Routes(()).learn(results.read_objects(document, "regions"))),
     ),
     _documents(
+        "read_kv_region",
+        results.read_kv_region,
+        _json({"region": 1, "firstKey": "6b", "member": "n0", "members": ["n0"], "leads": True, "term": 3}),
+    ),
+    _documents(
         "read_direct_result",
         results.read_direct_result,
         _json({"consumeResult": "CR_SUCCESS", "spentTimeMills": 5, "order": False}),
@@ -686,6 +692,14 @@ DECODERS: tuple[Decoder, ...] = (
         "bytes",
         (Checkpoint(1, 2, 3).encode(),),
         Checkpoint.decode,
+        (ValueError,),
+    ),
+    # a record of a group's log, which a slave has from its master
+    Decoder(
+        "broker.sinks.records:decode_claims",
+        "json",
+        (_json({"sink_id": "s", "query": "q", "batch": 1, "writer": [1, 2, 3], "keys": ["k"]}),),
+        decode_claims,
         (ValueError,),
     ),
     # members of a group

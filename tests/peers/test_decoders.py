@@ -51,6 +51,7 @@ PARTS = {
     "ropewalk.format.record:decode_host", "ropewalk.format.headers:json_decoder",
     "ropewalk.format.kv.items:decode_operations", "ropewalk.format.kv.items:decode_results",
     "ropewalk.format.kv.items:decode_values", "ropewalk.client.core.consume.received:decode_received",
+    "ropewalk.client.kv.operations:result_untrusted", "ropewalk.client.kv.reads:_page_untrusted",
     # They ask a peer themselves: `test_odd_answers` plays it.
     "broker.replication.slave.peer:timer_counts", "broker.replication.slave.rocketmq:RocketMQTables._table",
     "ropewalk.format.kv.items:_decode", "broker.namesrv.registration:_json", "ropewalk.client.kv.asking:decoded",

@@ -145,6 +145,18 @@ class Members:
         if known is not None and not known[0].closed:
             return known
         link = Connection(address, self.timeout)
+        try:
+            asker = self._introduced(address, link)
+        except BaseException:
+            link.close()
+            raise
+        found = link, asker
+        with self._lock:
+            self._links[address] = found
+        return found
+
+    def _introduced(self, address: str, link: Connection) -> Asker:
+        """Return this program's end of a new connection, behind the challenge. Raises RopewalkError."""
         asker = Asker(
             self._secret,
             address,
@@ -154,17 +166,14 @@ class Members:
         )
         answer = link.call(asker.question(), self.timeout)
         if answer.code != ResponseCode.SUCCESS:
-            elects = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and self._elects(link, asker)
-            link.close()
-            if elects:  # of an older release, which takes no challenge
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and self._elects(
+                link, asker
+            ):  # of an older release, which takes no challenge
                 self.electing.add(address)
                 raise Refusal(f"the group of {address} {ELECTS}")
             raise Refusal(answer.remark or f"{address} is no Ropewalk broker: it answered {answer.code}")
         asker.challenged(answer.body)
-        found = link, asker
-        with self._lock:
-            self._links[address] = found
-        return found
+        return asker
 
     def forget(self, address: str) -> None:
         with self._lock:

@@ -214,12 +214,10 @@ class Load:
         except OutcomeUnknown as exc:
             attempt.remark = str(exc)
         else:
-            attempt.code = answer.code
-            attempt.remark = answer.remark or ""
-            if answer.code == ResponseCode.SUCCESS:
-                stored = decode_header(SendResponseHeader, answer.ext)
-                attempt.queue_offset = stored.queue_offset
-                attempt.log_offset = parse_message_id(stored.msg_id)[2]
+            try:
+                _note_answer(attempt, answer)
+            except ValueError as exc:  # HeaderError is one, too: it may have been stored
+                attempt.code, attempt.remark = None, f"{address} answered what cannot be read: {exc}"
         attempt.answered_at = self._timeline.now()
         message.attempts.append(attempt)
         return attempt
@@ -227,6 +225,16 @@ class Load:
     @property
     def acknowledged_count(self) -> int:
         return self.answer_counts.get(ResponseCode.SUCCESS, 0)
+
+
+def _note_answer(attempt: Attempt, answer: Command) -> None:
+    """Note code and offsets of an answer. Raises ValueError where they cannot be read."""
+    attempt.code = answer.code
+    attempt.remark = answer.remark or ""
+    if answer.code == ResponseCode.SUCCESS:
+        stored = decode_header(SendResponseHeader, answer.ext)
+        attempt.queue_offset = stored.queue_offset
+        attempt.log_offset = parse_message_id(stored.msg_id)[2]
 
 
 async def remove_topic(name_server: str, brokers: Sequence[str], topic: str) -> None:

@@ -10,7 +10,7 @@ from ropewalk.client.aio.connection import AsyncConnection, open_connection
 from ropewalk.client.core.messages import command_of, pull_request
 from ropewalk.client.core.routes import Queue
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import RopewalkError, error_for
+from ropewalk.errors import RemoteProtocolError, RopewalkError, error_for
 from ropewalk.format.headers import GetMaxOffsetHeader, OffsetResponseHeader, QueueHeader, decode_header
 from ropewalk.format.record import Record, decode_records
 from store.offline.reader import Damage, LogFile, find_log_files, read_log
@@ -45,8 +45,13 @@ async def pull_all(address: str, topic: str, run: str, queues: int) -> list[Foun
                         f"code {answer.code}, {answer.remark or 'no remark'}"
                     )
                 records = [found_of(run, record) for record in decode_records(answer.body)]
+                offsets = [offset - 1, *(record.queue_offset for record in records)]
+                if not records or offsets != sorted(set(offsets)):  # else it would be asked for ever
+                    raise RemoteProtocolError(
+                        f"{address}: the messages at offset {offset} of queue {queue} are others"
+                    )
                 found += records
-                offset = records[-1].queue_offset + 1
+                offset = offsets[-1] + 1
     return found
 
 

@@ -19,10 +19,11 @@ import msgspec
 import trio
 
 import ropewalk
+from ropewalk.client.admin.cluster import document_in
+from ropewalk.client.admin.results import read_number, read_table
 from ropewalk.client.aio.connection import AsyncConnection, open_connection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError, error_for
-from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
 from tools.common.output import counted
 from tools.drill import reading
@@ -397,4 +398,4 @@ async def _log_end(connection: AsyncConnection) -> int:
     answer = await connection.call(Command(RequestCode.GET_BROKER_RUNTIME_INFO), _ASK_S)
     if answer.code != ResponseCode.SUCCESS:
         raise error_for(answer.code, answer.remark)  # it starts, or it stops
-    return int(fastjson.loads(answer.body)["table"]["commitLogMaxOffset"])
+    return read_number(read_table(document_in(answer), "table"), "commitLogMaxOffset")

@@ -75,6 +75,21 @@ def read_objects(document: Document, name: str) -> tuple[dict[str, Any], ...]:
     return found
 
 
+@_reads_a_peer
+def read_kv_region(document: Document) -> dict[str, Any]:
+    """Return the status of a region of the key-value store, with the values that a table needs."""
+    bytes.fromhex(str(document.get("firstKey", "")))
+    return {
+        **document,
+        "firstKey": str(document.get("firstKey", "")),
+        "region": int(document["region"]),
+        "member": str(document["member"]),
+        "members": list(read_texts(document, "members")),
+        "leads": bool(document["leads"]),
+        "term": int(document.get("term", 0)),
+    }
+
+
 # Brokers
 
 

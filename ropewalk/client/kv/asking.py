@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from ropewalk.client.admin.cluster import ClusterSteps, document_in
-from ropewalk.client.admin.results import read_number, read_objects, read_texts
+from ropewalk.client.admin.results import read_kv_region, read_number, read_objects, read_texts
 from ropewalk.client.core.connection import Unreachable
 from ropewalk.client.core.steps import Steps, ask
 from ropewalk.client.kv.results import Fenced, KvStatus
@@ -193,7 +193,7 @@ class RegionRequests(ClusterSteps):
         members = yield from self.selected(broker=self._broker)
         answers = yield from self.query_all(members, RequestCode.ROPEWALK_KV_STATUS, none_for=_NO_KV)
         return tuple(
-            KvStatus(member, region)
+            KvStatus(member, read_kv_region(region))
             for member, answer in answers
             for region in read_objects(document_in(answer), "regions")
         )

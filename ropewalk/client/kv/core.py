@@ -26,6 +26,7 @@ from ropewalk.client.kv.operations import (
     delete_of,
     put_if_absent_of,
     put_of,
+    result_untrusted,
     sequence_of,
     swapped,
 )
@@ -79,10 +80,10 @@ class KvCore(KvReads, KvLocks):
             def part(route: Route, begin: bytes = begin) -> tuple[Operation, ...]:
                 return (DeleteRange(begin, route.clip(last)),)
 
-            route, (result,) = yield from self._write_at(begin, part)
-            assert isinstance(result, Count)
-            count += result.number
-            if result.number >= RANGE_KEYS_MAX:
+            route, results = yield from self._write_at(begin, part)
+            deleted = result_untrusted(Count, results).number
+            count += deleted
+            if deleted >= RANGE_KEYS_MAX:
                 continue
             if route.reaches(last):
                 return count
@@ -132,8 +133,6 @@ class KvCore(KvReads, KvLocks):
                 outcome = yield from self._at_leader(routes, route.id, route.epoch, command, trial)
                 if outcome.status is Status.OK:
                     self._routes = None
-                    (result,) = outcome.results
-                    assert isinstance(result, Count)
-                    return result.number
+                    return result_untrusted(Count, outcome.results).number
                 self._refuse(outcome.status)
             yield from trial.pause()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ropewalk.client.core.steps import Pause, Steps
-from ropewalk.client.kv.operations import Text, checked_key, milliseconds
+from ropewalk.client.kv.operations import Text, checked_key, milliseconds, result_untrusted
 from ropewalk.client.kv.results import KvLock
 from ropewalk.client.kv.trial import Trial, kv_backoff
 from ropewalk.client.kv.writes import SessionWrites
@@ -49,6 +49,4 @@ class KvLocks(SessionWrites):
         return bool(found.granted)
 
     def _lease(self, operation: Operation) -> Steps[Lease]:
-        (result,) = yield from self._write(operation)
-        assert isinstance(result, Lease)
-        return result
+        return result_untrusted(Lease, (yield from self._write(operation)))

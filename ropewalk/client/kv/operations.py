@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from ropewalk.client.kv.routes import Route
-from ropewalk.errors import LocalProtocolError
+from ropewalk.errors import LocalProtocolError, RemoteProtocolError
 from ropewalk.format.kv.items import (
     LEASE_MS_MAX,
     ComparePut,
@@ -22,6 +23,7 @@ from ropewalk.format.kv.items import (
 )
 
 Text = str | bytes
+R = TypeVar("R", bound=Result)
 """A key, a value or the name of a lock: bytes, or text that is taken for its UTF-8."""
 
 
@@ -70,16 +72,24 @@ def sequence_of(name: Text, count: int) -> NextSequence:
     return NextSequence(checked_key(name), count)
 
 
+def result_untrusted(kind: type[R], results: Sequence[Result]) -> R:
+    """Return the result of the only operation of a request. Raises `RemoteProtocolError` for another kind or number."""
+    if len(results) != 1 or not isinstance(results[0], kind):
+        found = ", ".join(type(each).__name__ for each in results) or "nothing"
+        raise RemoteProtocolError(
+            f"the key-value store answered {found} instead of one {kind.__name__}: it is unknown what it did"
+        )
+    return results[0]
+
+
 def swapped(result: Result) -> Swapped:
-    """Return the result of `put_if_absent` or `compare_and_put` with its type."""
-    assert isinstance(result, Swapped)
-    return result
+    """Return the result of `put_if_absent` or `compare_and_put` with its type. Raises `RemoteProtocolError`."""
+    return result_untrusted(Swapped, (result,))
 
 
 def counted(result: Result) -> int:
-    """Return the number of a result that counts."""
-    assert isinstance(result, Count)
-    return result.number
+    """Return the number of a result that counts. Raises `RemoteProtocolError`."""
+    return result_untrusted(Count, (result,)).number
 
 
 def as_bytes(name: str, value: Text) -> bytes:

@@ -15,7 +15,7 @@ from ropewalk.client.kv.operations import Text, as_bytes, checked_key
 from ropewalk.client.kv.routes import Route
 from ropewalk.client.kv.trial import Trial
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.errors import Rejected, RopewalkError, error_for
+from ropewalk.errors import Rejected, RemoteProtocolError, RopewalkError, error_for
 from ropewalk.format.headers import KvHeader
 from ropewalk.format.kv.commands import Status, decode_found
 from ropewalk.format.kv.items import encode_values
@@ -23,6 +23,31 @@ from ropewalk.format.kv.items import encode_values
 __all__ = ["KvReads"]
 
 _PAGE: Final = 1000
+
+
+def _check_count(values: Sequence[bytes | None], count: int) -> None:
+    """Raise `RemoteProtocolError` for an answer with another number of values than was asked for."""
+    if len(values) != count:
+        raise RemoteProtocolError(f"the key-value store answered {len(values)} values instead of {count}")
+
+
+def _page_untrusted(values: Sequence[bytes | None], begin: bytes, size: int) -> list[tuple[bytes, bytes]]:
+    """Return keys and values in an answer to a scan that began at `begin`. Raises `RemoteProtocolError`.
+
+    Keys that do not rise would have the scan read the same page for ever.
+    """
+    page: list[tuple[bytes, bytes]] = []
+    least = begin
+    for key, value in zip(values[::2], values[1::2], strict=False):
+        if key is None or value is None or key < least:
+            raise RemoteProtocolError("the key-value store answered a scan with keys that were not asked for")
+        page.append((key, value))
+        least = key + b"\0"
+    if len(values) % 2 or len(page) > size:
+        raise RemoteProtocolError(
+            f"the key-value store answered {len(values)} values to a scan of {size} keys"
+        )
+    return page
 
 
 class KvReads(RegionRequests):
@@ -37,6 +62,7 @@ class KvReads(RegionRequests):
         _route, values = yield from self._read(
             RequestCode.ROPEWALK_KV_GET, name, lambda route: [name], unsafe=unsafe
         )
+        _check_count(values, 1)
         return values[0]
 
     def multi_get(self, keys: Iterable[Text], *, unsafe: bool = False) -> Steps[dict[Text, bytes | None]]:
@@ -55,7 +81,9 @@ class KvReads(RegionRequests):
 
             code = RequestCode.ROPEWALK_KV_MULTI_GET
             route, values = yield from self._read(code, missing[0], those_of, unsafe=unsafe, trial=trial)
-            found.update(zip(those_of(route), values, strict=True))
+            those = those_of(route)
+            _check_count(values, len(those))
+            found.update(zip(those, values, strict=True))
         return {each: found[checked_key(each)] for each in named}
 
     def scan(
@@ -76,11 +104,7 @@ class KvReads(RegionRequests):
 
             code = RequestCode.ROPEWALK_KV_SCAN
             route, values = yield from self._read(code, begin, part, unsafe=unsafe, limit=size)
-            page = [
-                (key, value)
-                for key, value in zip(values[::2], values[1::2], strict=True)
-                if key is not None and value is not None
-            ]
+            page = _page_untrusted(values, begin, size)
             found += page
             if page:
                 begin = page[-1][0] + b"\0"

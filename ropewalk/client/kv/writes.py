@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from ropewalk.client.core.messages import command_of
 from ropewalk.client.core.steps import Steps
 from ropewalk.client.kv.asking import Moved, RegionRequests
-from ropewalk.client.kv.operations import elsewhere, keys_of
+from ropewalk.client.kv.operations import elsewhere, keys_of, result_untrusted
 from ropewalk.client.kv.results import KvLock
 from ropewalk.client.kv.routes import Route
 from ropewalk.client.kv.trial import Trial
 from ropewalk.codes import RequestCode
-from ropewalk.errors import LocalProtocolError, OutcomeUnknown, Rejected, RopewalkError
+from ropewalk.errors import LocalProtocolError, OutcomeUnknown, Rejected, RemoteProtocolError, RopewalkError
 from ropewalk.format.headers import KvHeader, KvWriteHeader
 from ropewalk.format.kv.commands import Status
 from ropewalk.format.kv.items import Count, Guard, Operation, Result, encode_items, refusal_of
@@ -102,7 +102,7 @@ class SessionWrites(RegionRequests):
     ) -> Steps[tuple[Route, tuple[Result, ...]] | None]:
         """Send a write until its outcome is known; None if it has to be sent in another session."""
         sent: tuple[Route, bytes] | None = None
-        newest = 0
+        newest = sent_count = 0
         while True:
             with trial.attempt():
                 routes = yield from self._known_routes()
@@ -115,7 +115,7 @@ class SessionWrites(RegionRequests):
                             f"{key!r} and {apart!r} are in different regions of the key-value store, and a write is "
                             "done in one: nothing was stored"
                         )
-                    sent = route, body
+                    sent, sent_count = (route, body), len(operations)
                 # Else keys were parted by a cut: the region that had all of them tells what became of the write.
                 asked, body = sent
                 newest = max(newest, asked.epoch)
@@ -131,6 +131,11 @@ class SessionWrites(RegionRequests):
                     trial.in_doubt = trial.in_doubt and not (exc.is_final and asked.epoch == newest)
                     raise
                 if outcome.status is Status.OK:
+                    if len(outcome.results) != sent_count:
+                        raise RemoteProtocolError(
+                            f"the key-value store answered {len(outcome.results)} results to {sent_count} operations: "
+                            "it is unknown what it did"
+                        )
                     return asked, outcome.results
                 if outcome.status is Status.SESSION_EXPIRED and not trial.in_doubt:
                     return None
@@ -149,10 +154,9 @@ class SessionWrites(RegionRequests):
                 if route.id not in self._sessions:
                     command = command_of(RequestCode.ROPEWALK_KV_SESSION, KvHeader(route.id, route.epoch))
                     outcome = yield from self._at_leader(routes, route.id, route.epoch, command, trial)
-                    (result,) = outcome.results
-                    assert isinstance(result, Count)
                     trial.in_doubt = False  # of a session nobody can be in doubt: an unused one is harmless
-                    self._sessions.setdefault(route.id, _Session(result.number))  # unless a task was faster
+                    number = result_untrusted(Count, outcome.results).number
+                    self._sessions.setdefault(route.id, _Session(number))  # unless a task was faster
             if self._session_of(key) is None:
                 yield from trial.pause()
         return session

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from ropewalk.client.admin.cluster import document_in
+from ropewalk.client.admin.results import read_members
 from ropewalk.client.aio.connection import open_connection
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import RopewalkError, error_for
-from ropewalk.format import fastjson
 from ropewalk.format.remoting import Command
 from tools.common.output import counted
 
@@ -80,11 +81,9 @@ async def find_live_group(name_server: str, broker_name: str | None) -> LiveGrou
         )
     if answer.code != ResponseCode.SUCCESS:
         raise error_for(answer.code, answer.remark)
-    table = fastjson.loads(answer.body)["brokerAddrTable"]
-    groups = {
-        name: {int(broker_id): str(address) for broker_id, address in entry["brokerAddrs"].items()}
-        for name, entry in table.items()
-    }
+    groups: dict[str, dict[int, str]] = {}
+    for member in read_members(document_in(answer)):
+        groups.setdefault(member.broker_name, {})[member.broker_id] = member.address
     if broker_name is None:
         if len(groups) != 1:
             raise CannotRun(
