@@ -382,6 +382,11 @@ def parse_options(raw: Mapping[str, str], use: Use, environment: Mapping[str, st
     return options
 
 
+def option_names() -> frozenset[str]:
+    """Return the names of all options."""
+    return frozenset(_FIELDS)
+
+
 def fits(spelling: str, use: Use) -> bool:
     """Return whether an option exists and has a meaning in a use; `x-…` always has."""
     low = spelling.lower()

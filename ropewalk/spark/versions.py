@@ -44,7 +44,7 @@ def check_stamp(made_by: Stamp) -> None:
         raise VersionMismatch(
             f"the driver runs ropewalk {made_by.version} (format {made_by.format_version}), this worker has "
             f"{here.version} (format {here.format_version}): install the same version on all machines, or ship it "
-            f"with --py-files"
+            f"by the setting spark.submit.pyFiles"
         )
 
 

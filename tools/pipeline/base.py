@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,8 +52,20 @@ _USAGE_ERRORS = (
 )
 
 
-_SPOKEN = {"startingTimestamp": "--since", "endingTimestamp": "--until", "splitBytes": "--target-file-bytes"}
-"""The names that commands use for the data source's options."""
+_SPOKEN = {
+    r"(?:option )?startingTimestamp": "--since",
+    r"(?:option )?endingTimestamp": "--until",
+    r"(?:option )?splitBytes": "--target-file-bytes",
+    r"(?:option )?nameServer": "--name-server",
+    r"option path": "--store",
+    r"onCorrupt=skip": "--on-corrupt skip",
+    r"failOnDataLoss=false": "--on-data-loss skip",
+}
+"""The words of commands for options of the data source. Advice that names another option is left out."""
+_COLUMNS = {"brokerName"}
+"""Options that a column has its name from."""
+_PLAIN = ("assign", "brokers", "topic", "vip")
+"""Options whose names are words of the language too: a text means one of them if it says so."""
 
 
 class NoSession(RopewalkError):
@@ -97,7 +110,14 @@ Since = Annotated[
 ]
 Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Stored before.")]
 OnCorrupt = Annotated[
-    str, typer.Option("--on-corrupt", help="Damaged places of a store: `fail`, or `skip` and leave them out.")
+    str, typer.Option("--on-corrupt", help="Damaged messages: `fail`, or `skip` and leave them out.")
+]
+OnDataLoss = Annotated[
+    str,
+    typer.Option(
+        "--on-data-loss",
+        help="Messages of live topics that were removed before they were read: `fail`, or `skip` and go on.",
+    ),
 ]
 BrokerName = Annotated[
     str | None,
@@ -119,6 +139,7 @@ def make_source(
     until: str | None = None,
     broker_name: str | None = None,
     on_corrupt: str = "fail",
+    on_data_loss: str = "fail",
     range_bytes: str | None = None,
     check_crc: bool = True,
     fixed: bool = True,
@@ -132,9 +153,12 @@ def make_source(
     selection = selection_for(tuple(columns), preset)
     times = {"startingTimestamp": utc_of(since), "endingTimestamp": utc_of(until)}
     given = {name: value for name, value in times.items() if value is not None}
+    for option, word in (("--on-corrupt", on_corrupt), ("--on-data-loss", on_data_loss)):
+        if word not in ("fail", "skip"):
+            raise UsageError(f"{option} {word}: it is fail or skip")
     if store is not None:
-        if on_corrupt not in ("fail", "skip"):
-            raise UsageError(f"--on-corrupt {on_corrupt}: it is fail or skip")
+        if on_data_loss != "fail":
+            raise UsageError("--on-data-loss goes with --name-server: a store has lost what its files lack")
         options = parse_options(
             {"mode": "store", "path": store, "onCorrupt": on_corrupt, **given}
             | ({"splitBytes": range_bytes} if range_bytes else {}),
@@ -147,7 +171,9 @@ def make_source(
         )  # fmt: skip
     if not topics:
         raise UsageError("say which topics: --topic TOPIC, as often as needed")
-    raw = {"nameServer": str(name_server), "topic": ",".join(topics), **given}
+    raw = {"nameServer": str(name_server), "topic": ",".join(topics), "onCorrupt": on_corrupt, **given}
+    if on_data_loss == "skip":
+        raw["failOnDataLoss"] = "false"
     parse_options(raw, "read")
     # A message takes about a kilobyte, for want of better knowledge.
     size = parse_options(
@@ -243,16 +269,38 @@ def exit_on_errors(as_json: bool) -> Iterator[None]:
     except RopewalkError as exc:
         kind = getattr(exc, "kind", "") or type(exc).__name__
         code = USAGE if kind in _USAGE_ERRORS else DATA_LOSS if kind == "DataLoss" else FAILED
-        fail(_with_cli_names(str(exc)), exit_code=code, as_json=as_json)
+        fail(with_cli_names(str(exc)), exit_code=code, as_json=as_json)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _with_cli_names(text: str) -> str:
-    """Return an error as the command's user would say it."""
+def with_cli_names(text: str) -> str:
+    """Return an error of the data source as a command's user would say it.
+
+    A clause that advises an option which no command has is left out.
+    """
+    from ropewalk.spark.options import option_names
+
     for option, word in _SPOKEN.items():
-        text = text.replace(f"option {option} ", f"{word} ")
-    return text
+        text = re.sub(rf"\b{option}\b", word, text)
+    foreign = re.compile(rf"\b(?:options? (?:{'|'.join(_PLAIN)})|{'|'.join(_foreign(option_names()))})\b")
+    text = re.sub(r" \([^()]*\)", lambda found: "" if foreign.search(found[0]) else found[0], text)
+    if not foreign.search(text):
+        return text
+    clauses = re.split(r"((?:[.;:,]) |$)", text)
+    kept = [
+        (clause, end)
+        for clause, end in zip(clauses[::2], clauses[1::2], strict=False)
+        if not foreign.search(clause)
+    ]
+    return "".join(clause + end for clause, end in kept).rstrip(" .;:,") or text
+
+
+def _foreign(names: Iterable[str]) -> list[str]:
+    """Return the names of options that are nothing else, so that a text with one of them means the option."""
+    return sorted(
+        {*(name for name in names if re.search(r"[a-z][A-Z]", name)), "checkpointLocation"} - _COLUMNS
+    )
 
 
 def finish(report: Report, as_json: bool, html: Path | None) -> None:

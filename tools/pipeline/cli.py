@@ -26,6 +26,7 @@ from tools.pipeline.base import (
     Memory,
     NameServer,
     OnCorrupt,
+    OnDataLoss,
     Since,
     Store,
     Topics,
@@ -269,6 +270,7 @@ def export(
     ] = False,
     broker_name: BrokerName = None,
     on_corrupt: OnCorrupt = "fail",
+    on_data_loss: OnDataLoss = "fail",
     html: Html = None,
     master: Master = "local[*]",
     conf: Conf = None,
@@ -306,7 +308,7 @@ def export(
         names = [name.strip() for name in columns.split(",")] if columns else []
         source = make_source(
             store, name_server, topics, names, preset=preset, since=since, until=until, broker_name=broker_name,
-            on_corrupt=on_corrupt, range_bytes=target_file_bytes, fixed=mode == "range",
+            on_corrupt=on_corrupt, on_data_loss=on_data_loss, range_bytes=target_file_bytes, fixed=mode == "range",
         )  # fmt: skip
         options = ExportOptions(os.path.abspath(lake), codec, tuple(partition_by.split(",")), max_per_trigger)
         if engine not in ("direct", "spark"):
@@ -391,6 +393,7 @@ def replay(
         int, typer.Option("--max-per-batch", min=1, help="Messages between two notes in the journal, about.")
     ] = 100_000,
     on_corrupt: OnCorrupt = "fail",
+    on_data_loss: OnDataLoss = "fail",
     html: Html = None,
     master: Master = "local[*]",
     conf: Conf = None,
@@ -421,6 +424,8 @@ def replay(
         )  # fmt: skip
         _check_origin(origin, {"topic": name_server, "lake": lake, "store": store})
         source: Source
+        if lake is not None and on_data_loss != "fail":
+            raise UsageError("--on-data-loss goes with --name-server: a lake has lost nothing that it had")
         if lake is not None:
             source = LakeSource(
                 os.path.abspath(lake), tuple(topics or ()), *times_of(since, until), options.columns
@@ -428,6 +433,7 @@ def replay(
         else:
             source = make_source(
                 store, name_server, topics, options.columns, since=since, until=until, on_corrupt=on_corrupt,
+                on_data_loss=on_data_loss,
                 range_bytes="32m", fixed=until is not None,
             )  # fmt: skip
         with spark_tasks("replay", master, conf, driver_memory) as tasks:

@@ -20,6 +20,7 @@ from tools.pipeline.base import (
     Memory,
     NameServer,
     OnCorrupt,
+    OnDataLoss,
     Since,
     Topics,
     Until,
@@ -56,6 +57,7 @@ def stats(
     until: Until = None,
     broker_name: BrokerName = None,
     on_corrupt: OnCorrupt = "fail",
+    on_data_loss: OnDataLoss = "fail",
     html: Html = None,
     master: Master = "local[*]",
     conf: Conf = None,
@@ -72,7 +74,7 @@ def stats(
 
         source = make_source(
             store, name_server, topics, COLUMNS, since=since, until=until, broker_name=broker_name,
-            on_corrupt=on_corrupt, range_bytes="64m", check_crc=False,
+            on_corrupt=on_corrupt, on_data_loss=on_data_loss, range_bytes="64m", check_crc=False,
         )  # fmt: skip
         groups = tuple(name for name in by.split(",") if name)
         with spark_tasks("stats", master, conf, driver_memory) as tasks:
@@ -117,6 +119,7 @@ def latency(
     until: Until = None,
     broker_name: BrokerName = None,
     on_corrupt: OnCorrupt = "fail",
+    on_data_loss: OnDataLoss = "fail",
     html: Html = None,
     master: Master = "local[*]",
     conf: Conf = None,
@@ -151,7 +154,7 @@ def latency(
                 raise UsageError(
                     "--trace-topic goes with --group GROUP: the traces of one group are looked at"
                 )
-            where = (broker_name, on_corrupt, master, conf, driver_memory)
+            where = (broker_name, on_corrupt, on_data_loss, master, conf, driver_memory)
             report = _by_traces(
                 (store, name_server, topics, since, until),
                 trace_topic,
@@ -169,7 +172,15 @@ def latency(
                 raise UsageError(
                     "--group watches live topics from now on: give --name-server, no --store and no time"
                 )
-            live = make_source(None, name_server, topics, GROUP_COLUMNS, fixed=False)
+            live = make_source(
+                None,
+                name_server,
+                topics,
+                GROUP_COLUMNS,
+                on_corrupt=on_corrupt,
+                on_data_loss=on_data_loss,
+                fixed=False,
+            )
             assert isinstance(live, LiveSource), "no store was named"
             watch_ms = _duration_ms(watch, "--watch")
             with spark_tasks("latency", master, conf, driver_memory) as tasks:
@@ -197,7 +208,7 @@ def latency(
             return
         source = make_source(
             store, name_server, topics, COLUMNS, since=since, until=until, broker_name=broker_name,
-            on_corrupt=on_corrupt, range_bytes="64m", check_crc=False,
+            on_corrupt=on_corrupt, on_data_loss=on_data_loss, range_bytes="64m", check_crc=False,
         )  # fmt: skip
         with spark_tasks("latency", master, conf, driver_memory) as tasks:
             found = run(tasks, source, window_ms=window_ms)
@@ -215,7 +226,7 @@ def _by_traces(
     window: str,
     shares: tuple[float, ...],
     limit_ms: int | None,
-    where: tuple[str | None, str, str, list[str] | None, str],
+    where: tuple[str | None, str, str, str, list[str] | None, str],
 ) -> Report:
     """Measure a group by what its consumers traced."""
     from ropewalk.spark.jobs.common.report import Table
@@ -223,7 +234,7 @@ def _by_traces(
     from ropewalk.spark.jobs.latency.trace import MESSAGE_COLUMNS, TRACE_COLUMNS, trace_latency
 
     store, name_server, topics, since, until = what
-    broker_name, on_corrupt, master, conf, memory = where
+    broker_name, on_corrupt, on_data_loss, master, conf, memory = where
     window_ms = _duration_ms(window)
 
     def source(
@@ -231,7 +242,7 @@ def _by_traces(
     ) -> StoreSource | LiveSource:
         return make_source(
             store, name_server, names, columns, since=since, until=end, broker_name=broker_name,
-            on_corrupt=on_corrupt, range_bytes="64m", check_crc=False,
+            on_corrupt=on_corrupt, on_data_loss=on_data_loss, range_bytes="64m", check_crc=False,
         )  # fmt: skip
 
     # What is traced of a message comes later than the message.
@@ -255,6 +266,7 @@ def tail(
     topics: Topics = None,
     count: Annotated[int, typer.Option("--count", "-c", min=1, help="How many.")] = 20,
     on_corrupt: OnCorrupt = "fail",
+    on_data_loss: OnDataLoss = "fail",
     master: NearMaster = None,
     conf: Conf = None,
     driver_memory: Memory = "1g",
@@ -265,7 +277,13 @@ def tail(
         from ropewalk.spark.jobs.inspect import TAIL_COLUMNS, newest, tail_report
 
         source = make_source(
-            store, name_server, topics, TAIL_COLUMNS, on_corrupt=on_corrupt, range_bytes="16m"
+            store,
+            name_server,
+            topics,
+            TAIL_COLUMNS,
+            on_corrupt=on_corrupt,
+            on_data_loss=on_data_loss,
+            range_bytes="16m",
         )
         near = local_tasks(master)
         if near is not None:
