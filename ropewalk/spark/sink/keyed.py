@@ -34,7 +34,11 @@ class KeyedSender(Sender):
         super().__init__(options, **more)
         self._run = run
         self._identity = identity
-        self._row_keys = RowKeys(run.sink_id, identity.query, identity.batch, run.number, identity.partition)
+        # Where brokers compare rows, another task may claim the row that an attempt stored, and the next attempt stores
+        # its equal: a message of its own. Elsewhere a row that two attempts stored by a mishap has one unique key.
+        attempt = identity.attempt if run.anchors is None else 0
+        writer = Writer(run.number, identity.partition, attempt)
+        self._row_keys = RowKeys(run.sink_id, identity.query, identity.batch, writer)
         self._prefixes: dict[str, bytes] = {}
         self._finished = run.finished_brokers(identity.query, identity.batch)
         self._by_broker: dict[str, int] = {}

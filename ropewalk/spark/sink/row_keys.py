@@ -44,10 +44,10 @@ class RowDigest:
 class RowKeys:
     """The contents and ordinals of the rows of one attempt of a task."""
 
-    def __init__(self, sink_id: str, query: str, batch: int, run: int, partition: int) -> None:
-        """`run` is the number that the driver drew for its run of the batch."""
+    def __init__(self, sink_id: str, query: str, batch: int, writer: Writer) -> None:
+        """`writer` is what unique keys follow from: two writers that store equal rows give them different ones."""
         self.digest = RowDigest()
-        task = row_prefix(sink_id, query, batch, Writer(run, partition, 0))
+        task = row_prefix(sink_id, query, batch, writer)
         self._task = int.from_bytes(blake2b(task, digest_size=_DIGEST_SIZE).digest())
         self._seen: set[bytes] = set()
         self._repeats: dict[bytes, int] = {}
@@ -90,5 +90,5 @@ class RowKeys:
         return a2b_base64(key.translate(_STANDARD))[:_CONTENT_BYTES].ljust(_DIGEST_SIZE, b"\0")
 
     def unique_key(self, row: Outgoing) -> str:
-        """Return the unique key of a row's message: the same in each attempt of a run, another one for an equal row."""
+        """Return the unique key of a row's message: the same whenever this writer has the row."""
         return f"{(int.from_bytes(row.digest) ^ self._task) + row.ordinal:032X}"

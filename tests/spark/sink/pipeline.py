@@ -35,12 +35,12 @@ rows = (
     spark.readStream.format("ropewalk")
     .option("nameServer", given["namesrv"]).option("topic", given["source"])
     .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", given["batch"])
-    .option("pullTimeoutMs", "90s").option("minPartitions", "2")
+    .option("pullTimeoutMs", "90s").option("minPartitions", str(given["tasks"]))
     .load()
 )
 # Many small requests, one after the other: a kill shall meet a batch that is stored in part.
 # The shuffle gives each partition its rows in another order every time.
-out = rows.repartition(2, "keys").selectExpr("concat('out ', cast(body as string)) as body", "keys")
+out = rows.repartition(given["tasks"], "keys").selectExpr("concat('out ', cast(body as string)) as body", "keys")
 query = (
     out.writeStream.format("ropewalk")
     .option("nameServer", given["namesrv"]).option("topic", given["target"])
@@ -64,36 +64,48 @@ class Pipeline(SessionProcess):
     """One life of the pipeline's driver."""
 
     def __init__(
-        self, folder: Path, namesrv: str, master: str = "local[2,8]", *, batch: int = BATCH, **conf: str
+        self,
+        folder: Path,
+        namesrv: str,
+        master: str = "local[2,8]",
+        *,
+        batch: int = BATCH,
+        tasks: int = 2,
+        **conf: str,
     ) -> None:
+        """`tasks` is how Spark cuts the rows, which may be otherwise in each life."""
         given = {
             "master": master, "conf": CONF | conf, "namesrv": namesrv, "source": SOURCE, "target": TARGET,
-            "batch": str(batch), "checkpoint": str(folder / "checkpoint"),
+            "batch": str(batch), "tasks": tasks, "checkpoint": str(folder / "checkpoint"),
         }  # fmt: skip
         env = checkout_environment() | {"SPARK_LOCAL_IP": "127.0.0.1"}
         super().__init__([sys.executable, "-c", DRIVER, json.dumps(given)], folder / "pipeline.log", env)
 
     def workers(self) -> list[int]:
-        """The Python workers of tasks, without the daemon that forks them."""
-        daemons = self.members("pyspark.daemon")
-        parents = {pid: int(_stat(pid)[1]) for pid in daemons}
-        return [pid for pid in daemons if parents[pid] in parents]
+        return worker_pids(self)
 
     def kill_worker(self, rng: random.Random) -> None:
         """SIGKILL a Python worker, in the middle of its task."""
         assert self.wait_for(lambda: bool(self.workers()), "a worker")
-        _kill_one(self.workers(), rng)
+        kill_one(self.workers(), rng)
 
     def kill_executor(self, rng: random.Random) -> None:
         """SIGKILL the JVM of an executor; its workers go down with it."""
         assert self.wait_for(lambda: bool(self._executors()), "an executor")
-        _kill_one(self._executors(), rng)
+        kill_one(self._executors(), rng)
 
     def _executors(self) -> list[int]:
         return self.members("CoarseGrainedExecutorBackend", "java")
 
 
-def _kill_one(pids: list[int], rng: random.Random) -> None:
+def worker_pids(process: SessionProcess) -> list[int]:
+    """The Python workers of tasks, without the daemon that forks them."""
+    daemons = process.members("pyspark.daemon")
+    parents = {pid: int(_stat(pid)[1]) for pid in daemons}
+    return [pid for pid in daemons if parents[pid] in parents]
+
+
+def kill_one(pids: list[int], rng: random.Random) -> None:
     with contextlib.suppress(ProcessLookupError, IndexError):
         os.kill(rng.choice(pids), signal.SIGKILL)
 

@@ -11,6 +11,7 @@ import pytest
 
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.core.messages import Message
+from ropewalk.client.core.produce.row_identity import Writer
 from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.remoting import Command
 from ropewalk.spark.options import BadOption, Options, parse_options
@@ -411,7 +412,7 @@ def test_every_part_of_a_row_counts_for_its_key(other: Message) -> None:
 
 
 def _key(message: Message, queue: int | None = None) -> bytes:
-    keys = RowKeys("S", "q", 0, 5, 0)
+    keys = RowKeys("S", "q", 0, Writer(5, 0, 0))
     row = Outgoing("T", message, 1, queue)
     keys.number(row)
     key = keys.key_of(row)
@@ -420,8 +421,8 @@ def _key(message: Message, queue: int | None = None) -> bytes:
     return key
 
 
-def unique_keys(rows: Sequence[int], run: int = 5, partition: int = 0) -> set[str]:
-    keys = RowKeys("S", "q", 0, run, partition)
+def unique_keys(rows: Sequence[int], writer: Writer = Writer(5, 0, 0)) -> set[str]:  # noqa: B008
+    keys = RowKeys("S", "q", 0, writer)
     found = set()
     for row in rows:
         one = Outgoing("T", Message(b"%d" % row), 1)
@@ -430,8 +431,21 @@ def unique_keys(rows: Sequence[int], run: int = 5, partition: int = 0) -> set[st
     return found
 
 
-def test_unique_keys_of_a_row_are_the_same_in_each_attempt_and_others_for_equal_rows() -> None:
+def test_unique_keys_of_a_row_are_the_same_for_its_writer_and_others_for_equal_rows() -> None:
     assert unique_keys([1, 2, 2]) == unique_keys([2, 1, 2])
     assert len(unique_keys([1, 2, 2])) == 3
-    assert not unique_keys([1, 2, 2]) & unique_keys([1, 2, 2], partition=1)
-    assert not unique_keys([1, 2, 2]) & unique_keys([1, 2, 2], run=6)
+    for other in (Writer(6, 0, 0), Writer(5, 1, 0), Writer(5, 0, 1)):
+        assert not unique_keys([1, 2, 2]) & unique_keys([1, 2, 2], other)
+
+
+def test_an_equal_row_that_is_stored_when_another_task_claimed_the_first_has_a_key_of_its_own(
+    sink: Sink,
+) -> None:
+    run = sink.begin()
+    sink.task(run, [7], partition=0)  # an attempt that dies
+    sink.task(run, [8], partition=0)  # the next one begins, and gives up what the first one had
+    results = [sink.task(run, [7], partition=1), sink.task(run, [7, 8], partition=0)]
+    sink.commit(results)
+    found = sink.broker.messages(sink.topic, 3)
+    assert sorted(record.body for record in found) == [b"7", b"7", b"8"]
+    assert len({record.properties["UNIQ_KEY"] for record in found}) == 3

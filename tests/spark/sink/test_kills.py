@@ -50,6 +50,7 @@ class Campaign:
         self.master = master
         self.rng = rng
         self.pipeline: Pipeline | None = None
+        self.tasks = 1
 
     def end(self) -> None:
         if self.pipeline is not None:
@@ -70,7 +71,10 @@ class Campaign:
 
     def _running(self, batch: int) -> Pipeline:
         if self.pipeline is None:
-            self.pipeline = Pipeline(self.folder, self.group.namesrv, self.master, batch=batch)
+            self.tasks = self.tasks % 4 + 1  # another cut of the batch that is repeated
+            self.pipeline = Pipeline(
+                self.folder, self.group.namesrv, self.master, batch=batch, tasks=self.tasks
+            )
         return self.pipeline
 
     def _kill_driver(self, pipeline: Pipeline) -> None:

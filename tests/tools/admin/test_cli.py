@@ -18,6 +18,7 @@ from ropewalk import Admin, Message, Producer, PushConsumer, ReceivedMessage, __
 from ropewalk.client.admin.groups import EARLIEST, LATEST
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.client.core.messages import command_of
+from ropewalk.client.core.produce.row_identity import KEY_VERSION
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import TryLater
 from ropewalk.format.headers import SinkInitHeader
@@ -733,7 +734,9 @@ def test_a_broker_that_reads_its_sinks_is_asked_again(monkeypatch: pytest.Monkey
 def test_sinks_are_listed_and_forgotten(shell: Shell, ropewalk_broker: RopewalkBroker) -> None:
     with Connection(ropewalk_broker.broker) as connection:
         for sink_id in ("one", "two"):
-            init = command_of(RequestCode.ROPEWALK_SINK_INIT, SinkInitHeader(sink_id, "T"))
+            init = command_of(
+                RequestCode.ROPEWALK_SINK_INIT, SinkInitHeader(sink_id, "T", key_version=KEY_VERSION)
+            )
             assert connection.call(init).code == ResponseCode.SUCCESS
     listed = {row["sinkId"]: row for row in shell.json("sink", "list")}
     assert {"one", "two"} <= set(listed)
