@@ -20,7 +20,7 @@ from broker.state.heartbeat import SUBSCRIPTIONS_PER_STEP
 from broker.state.queue_locks import LockRequest
 from broker.state.shares import Stranger
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.format import fastjson
+from ropewalk.format import fastjson, names
 from ropewalk.format.headers import (
     SUBSCRIPTION_CONFLICT,
     ConsumerGroupHeader,
@@ -252,7 +252,11 @@ class Requests:
         if config is None:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
         # A topic that was made smaller may still have messages in its other queues.
-        if header.queue_id >= config.queues and broker.store.find_queue(topic, header.queue_id) is None:
+        if (
+            header.queue_id >= config.queues
+            and broker.store.find_queue(topic, header.queue_id) is None
+            and not (header.queue_id in names.SINK_MARKS and group.startswith(names.SINK_GROUP_PREFIX))
+        ):
             remark = f"topic {topic} has {config.queues} queues, and no queue {header.queue_id}"
             return request.reply(ResponseCode.INVALID_PARAMETER, remark)
         try:

@@ -34,6 +34,10 @@ REPLY_TOPIC_POSTFIX: Final = "REPLY_TOPIC"
 TERM_TOPIC: Final = "rmq_sys_ROPEWALK_TERM"
 META_TOPIC: Final = "rmq_sys_ROPEWALK_META"
 SINK_TOPIC: Final = "rmq_sys_ROPEWALK_SINK"
+SINK_GROUP_PREFIX: Final = "%RWSINK%"
+"""Begins the hidden group whose offsets tell how far a sink of a pipeline has come."""
+SINK_MARKS: Final = range(65_533, 65_536)
+"""Queue ids that no topic reaches, under which such a group keeps numbers that are no offsets."""
 KV_TOPIC: Final = "rmq_sys_ROPEWALK_KV"
 """The topic of records in the log of a region of the key-value store, which is no log of messages."""
 HIDDEN_TOPICS: Final = frozenset({TERM_TOPIC, META_TOPIC, SINK_TOPIC, KV_TOPIC})

@@ -46,7 +46,7 @@ from ropewalk.format.headers import (
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
-from ropewalk.format.names import RETRY_PREFIX
+from ropewalk.format.names import RETRY_PREFIX, SINK_GROUP_PREFIX, SINK_MARKS
 from ropewalk.format.properties import P
 from ropewalk.format.record import Record, decode_records
 from ropewalk.format.remoting import Command
@@ -65,11 +65,8 @@ __all__ = [
     "read_rows",
 ]
 
-_BATCH_MARK: Final = 65_533
-_DIGEST_MARK: Final = _BATCH_MARK + 1
-_BROKERS_MARK: Final = _BATCH_MARK + 2
-_MARKS: Final = (_BATCH_MARK, _DIGEST_MARK, _BROKERS_MARK)
-"""Queue ids that no topic reaches; RocketMQ keeps any that a group commits, Ropewalk those up to 65535."""
+_MARKS: Final = tuple(SINK_MARKS)
+_BATCH_MARK, _DIGEST_MARK, _BROKERS_MARK = _MARKS
 _QUERY_BITS: Final = 0x7FFFFFFF
 _COMBINATIONS_MAX: Final = 5_000
 _LOOK_BACK_MS: Final = 120_000
@@ -84,7 +81,7 @@ _NOTHING_THERE: Final = (
 
 def group_of(sink_id: str) -> str:
     """Return the hidden group whose offsets are a sink's anchors."""
-    return f"%RWSINK%{sink_id}"
+    return f"{SINK_GROUP_PREFIX}{sink_id}"
 
 
 @dataclass(frozen=True)
