@@ -90,8 +90,6 @@ SPECIAL: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("Admin", "clone_offsets"): {"source": "g"},
     ("Admin", "topic_config"): {},
     ("PullConsumer", "assign"): {"queues": [SOURCE]},
-    ("PullConsumer", "position"): {"queue": SOURCE},
-    ("PullConsumer", "seek"): {"queue": SOURCE},
     ("Producer", "reply"): {},
 }
 LEFT_OUT: Final = {
@@ -101,10 +99,14 @@ LEFT_OUT: Final = {
 """Those that ask nobody, or end or begin the client."""
 
 
+UNASSIGNED: Final = {("PullConsumer", "position"), ("PullConsumer", "seek")}
+"""They ask nobody, and raise `KeyError` for a queue that is not assigned."""
+
+
 def _calls(kind: str, client: object) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield every public method of a client, with arguments."""
     for name, method in inspect.getmembers(type(client), callable):
-        if name.startswith("_") or name in LEFT_OUT:
+        if name.startswith("_") or name in LEFT_OUT or (kind, name) in UNASSIGNED:
             continue
         given = dict(SPECIAL.get((kind, name), {}))
         for parameter in list(inspect.signature(method).parameters.values())[1:]:

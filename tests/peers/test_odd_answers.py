@@ -20,6 +20,10 @@ from broker.remoting import sockets
 from broker.remoting.shell import Shell
 from broker.replication.slave.sync import SlaveSync
 from ha.group.roles import RoleRecord
+from ropewalk.client.aio.links import AsyncLinks
+from ropewalk.client.core.connection import Unreachable
+from ropewalk.client.core.steps import ask
+from ropewalk.format.remoting import Command
 from tests.broker.discovery.neighbours import IDENTITY, table
 from tests.broker.harness import InProcess, config_of, without_fsync
 from tests.peers.odd_peer import OddPeer
@@ -150,5 +154,22 @@ def test_an_address_that_is_none_is_a_peer_that_cannot_be_reached(
             assert client is not None
             await replication._connect(cast(Shell, cast(object, Dialer())), client, address)
             assert client.link is None
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("address", ["host:0", "x", "", "host:99999"])
+def test_an_address_that_is_none_is_one_request_that_fails_and_not_the_end_of_an_async_client(
+    address: str,
+) -> None:
+    """A name server tells where brokers are: one such address ended an `AsyncAdmin` for all its later calls."""
+
+    async def run() -> None:
+        async with OddPeer("addresses", right=1.0).serving() as peer, AsyncLinks.open(timeout=1.0) as links:
+            for _ in range(2):
+                with pytest.raises(Unreachable, match="is not an address|no address"):
+                    await links.drive(ask(address, Command(105), 1.0))
+            answer = await links.drive(ask(peer.address, Command(105), 1.0))
+            assert answer.code == 0
 
     trio.run(run)

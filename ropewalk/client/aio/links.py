@@ -221,7 +221,9 @@ class AsyncLinks:
                         dial.connection = self._connections[address] = connection
                         self._end_dial(address, dial)
                         await self._until_closed(address, connection)
-        except Unreachable as exc:
+        except (
+            RopewalkError
+        ) as exc:  # an address that is none, of a peer's choice, is one that cannot be reached
             dial.failure = str(exc)
             if self._troubles is not None:
                 self._troubles.began(("address", address), exc, "not connected", address=address)
