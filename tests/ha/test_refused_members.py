@@ -31,8 +31,12 @@ def ready(port: int) -> tuple[int, str]:
 
 def admin(names: str, *words: str, secret: str = "") -> tuple[int, str, str]:
     """Run `ropewalk admin …` with this secret in the environment."""
+    return ropewalk(names, "admin", *words, secret=secret)
+
+
+def ropewalk(names: str, *words: str, secret: str = "") -> tuple[int, str, str]:
     ended = subprocess.run(
-        [*checkout_command(), "admin", *words, "-n", names],
+        [*checkout_command(), *words, "-n", names],
         env={**checkout_environment(), "ROPEWALK_SECRET": secret, "COLUMNS": "400"},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
@@ -159,3 +163,25 @@ def test_commands_say_who_refuses_them_for_the_secret_and_end_with_another_code(
         pair.kill("slave")
         code, out, err = admin(pair.namesrv, "ha", "status", secret=SECRET)
         assert code == 1 and "no answer: " in out, (out, err)
+
+
+def test_a_group_whose_secret_is_lost_begins_again_with_a_new_one_and_has_its_messages(
+    tmp_path: Path,
+) -> None:
+    with LedgerGroup(tmp_path, settings={"ropewalkSecret": SECRET}) as group:
+        until(
+            lambda: ropewalk(group.name_server, "produce", "kept", "a message")[0] == 0,
+            lambda: group.members[0].errors.read_text()[-3000:],
+        )
+        for member in group.members:
+            member.kill()
+        group.settings["ropewalkSecret"] = OTHER
+        for member in group.members:
+            member.launch()
+        for member in group.members:
+            member.wait()
+        until(
+            lambda: admin(group.name_server, "dledger", "status", secret=OTHER)[0] == 0,
+            lambda: "\n".join(each.errors.read_text()[-2000:] for each in group.members),
+        )
+        assert ropewalk(group.name_server, "consume", "kept", "--from", "earliest")[1] == "a message\n"

@@ -167,7 +167,7 @@ def test_an_address_that_is_none_is_one_request_that_fails_and_not_the_end_of_an
     async def run() -> None:
         async with OddPeer("addresses", right=1.0).serving() as peer, AsyncLinks.open(timeout=1.0) as links:
             for _ in range(2):
-                with pytest.raises(Unreachable, match="is not an address|no address"):
+                with pytest.raises(Unreachable, match=r"is not an address|no address"):
                     await links.drive(ask(address, Command(105), 1.0))
             answer = await links.drive(ask(peer.address, Command(105), 1.0))
             assert answer.code == 0
