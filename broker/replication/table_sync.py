@@ -10,7 +10,8 @@ over when this log reaches as far: deliveries whose copies are not here would be
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -19,9 +20,10 @@ from broker.context import BrokerContext
 from broker.replication.master_slave import Replication
 from broker.state.data_version import DataVersion, int_of
 from broker.transactions.records import CONSUMER_GROUP, HALF_QUEUE
-from ha.group.metadata import Seen, SyncRequest, SyncResponse
+from ha.group.metadata import Seen, SyncRequest, SyncResponse, TableChanges
 from ha.group.roles import QuorumPolicy
 from ha.stream.client import ClientState
+from ropewalk.format.names import HIDDEN_TOPICS
 from store.timer.progress import Progress
 
 __all__ = ["TableSync"]
@@ -58,6 +60,8 @@ class TableSync:
         """The versions of its master's tables that a slave has."""
         self.adopted_topics = self.adopted_groups = DataVersion()
         """The versions of the master's tables that a slave took over, whatever it has added since for its consumers."""
+        self._own = -1, -1
+        """The generations of the own tables of topics and groups when they were the master's."""
         self.delays_known: dict[int, int] = {}
         """The progress of delayed messages that was told last, or heard last."""
         self._delays_generation = 0
@@ -91,10 +95,17 @@ class TableSync:
             known = Seen(self._run, -1, -1, known.offsets, known.delays)
         wants = ask.topics is None and self._has_forgotten(ask)
         topics, groups = broker.topics.generation, broker.groups.generation
-        if wants or (
-            (known.topics, known.groups) != (topics, groups) and not self._may_travel(ask.broker_id)
-        ):
-            topics, groups = known.topics, known.groups
+        topic_changes = group_changes = None
+        if ask.takes_changes and not wants:
+            topic_changes = _changes_of(broker.topics, known.topics, HIDDEN_TOPICS)
+            if broker.groups.forbidden_generation <= known.groups:
+                group_changes = _changes_of(broker.groups, known.groups)
+        whole_topics = topics != known.topics and topic_changes is None
+        whole_groups = groups != known.groups and group_changes is None
+        if wants or ((whole_topics or whole_groups) and not self._may_travel(ask.broker_id)):
+            topics = known.topics if whole_topics else topics
+            groups = known.groups if whole_groups else groups
+            whole_topics = whole_groups = False
         seen = Seen(self._run, topics, groups, sequence, self._delays_generation)
         return SyncResponse(
             leader_epoch=leader_epoch,
@@ -103,8 +114,10 @@ class TableSync:
             readable=broker.store.readable_offset,
             time_ms=broker.now_ms(),
             policy=policy,
-            topics=broker.topics.to_wrapper() if known.topics != seen.topics else None,
-            groups=broker.groups.to_wrapper() if known.groups != seen.groups else None,
+            topics=broker.topics.to_wrapper() if whole_topics else None,
+            groups=broker.groups.to_wrapper() if whole_groups else None,
+            topic_changes=topic_changes,
+            group_changes=group_changes,
             delays={str(level): offset for level, offset in delays.items()}
             if known.delays != seen.delays
             else None,
@@ -148,16 +161,31 @@ class TableSync:
     def apply(self, answer: SyncResponse) -> None:
         """Take over the tables in the master's answer, and how far its consumers may read."""
         broker = self._broker
+        has_topics, has_groups = self._are_masters()
         if answer.topics is not None:
             self.adopt_topics(answer.topics, min(answer.end, broker.store.whole_end))
             self.adopted_topics = broker.topics.data_version
+        elif answer.topic_changes is not None:
+            changes = answer.topic_changes
+            gone = broker.topics.apply_changes(changes.changed, changes.gone, DataVersion(*changes.version))
+            self._remove_topics(gone, min(answer.end, broker.store.whole_end))
+            self.adopted_topics = broker.topics.data_version
+        gone = []
         if answer.groups is not None:
             gone = broker.groups.adopt(answer.groups)
             self.adopted_groups = broker.groups.data_version
-            if gone:
-                log.warning(
-                    "groups that the master does not have are removed here", groups=gone[:20], count=len(gone)
-                )
+        elif answer.group_changes is not None:
+            changes = answer.group_changes
+            gone = broker.groups.apply_changes(changes.changed, changes.gone, DataVersion(*changes.version))
+            self.adopted_groups = broker.groups.data_version
+        if gone:
+            log.warning(
+                "groups that the master does not have are removed here", groups=gone[:20], count=len(gone)
+            )
+        if has_topics or answer.topics is not None:
+            self._own = broker.topics.generation, self._own[1]
+        if has_groups or answer.groups is not None:
+            self._own = self._own[0], broker.groups.generation
         self.merge_commits(answer.commits)
         worked = {
             topic: offset for topic, group, _queue, offset, _ in answer.commits if group == CONSUMER_GROUP
@@ -178,13 +206,24 @@ class TableSync:
         self.apply_progress()
         broker.store.limit_readable(answer.readable)
 
+    @property
+    def takes_changes(self) -> bool:
+        """Return whether topics and groups are as the master has told them: else it has to tell all of them again."""
+        return all(self._are_masters())
+
+    def _are_masters(self) -> tuple[bool, bool]:
+        broker, (topics, groups) = self._broker, self._own
+        return broker.topics.generation == topics, broker.groups.generation == groups
+
     def adopt_topics(self, value: dict[str, object], end: int) -> None:
         """Replace the table of topics by the master's, and remove topics of this broker alone.
 
         The master's log was `end` bytes long then, or longer: messages behind that are of a topic created since.
         """
+        self._remove_topics(self._broker.topics.adopt(value), end)
+
+    def _remove_topics(self, gone: list[str], end: int) -> None:
         broker = self._broker
-        gone = broker.topics.adopt(value)
         for name in gone:
             broker.offsets.remove_topic(name)
             broker.store.delete_topic(name, lambda _done: None, end)
@@ -241,3 +280,32 @@ class TableSync:
         self._timers.clear()
         self._transactions.clear()
         self._asks_progress = True
+
+
+class _Entry(Protocol):
+    def to_json(self) -> dict[str, Any]: ...
+
+
+class _Table(Protocol):
+    """The topics or the groups of a broker."""
+
+    @property
+    def generation(self) -> int: ...
+    @property
+    def data_version(self) -> DataVersion: ...
+    def get(self, name: str) -> _Entry | None: ...
+    def changed_since(self, generation: int) -> list[str] | None: ...
+
+
+def _changes_of(table: _Table, generation: int, hidden: Collection[str] = ()) -> TableChanges | None:
+    """Return the changes of a table since a generation; None without any, and where all of it has to be told."""
+    changed = table.changed_since(generation)
+    if changed is None or table.generation == generation:
+        return None
+    version = table.data_version
+    entries = {name: table.get(name) for name in changed if name not in hidden}
+    return TableChanges(
+        (version.state_version, version.counter, version.timestamp),
+        {name: entry.to_json() for name, entry in entries.items() if entry is not None},
+        [name for name, entry in entries.items() if entry is None],
+    )

@@ -7,7 +7,7 @@ from typing import Final
 
 __all__ = ["CHANGES_MAX", "Changes"]
 
-CHANGES_MAX: Final = 2_000
+CHANGES_MAX: Final = 1_000
 """Changed entries that are remembered; for one who has heard of none of them, all may have changed."""
 
 

@@ -251,16 +251,21 @@ class GroupTable:
 
     def delete(self, name: str, now_ms: int) -> bool:
         """Remove a group and its bans; its offsets stay unless the caller removes them."""
-        if self._groups.pop(name, None) is None:
+        if name not in self._groups:
             return False
-        self.made.pop(name, None)
-        self._new_names.forget(name)
-        was_forbidden = self._forbidden.pop(name, None) is not None
-        self._texts.pop(name, None)
+        was_forbidden = name in self._forbidden
+        self._drop(name)
         self._changed(now_ms, name)
         if was_forbidden:
             self.forbidden_generation = self.generation
         return True
+
+    def _drop(self, name: str) -> None:
+        del self._groups[name]
+        self.made.pop(name, None)
+        self._new_names.forget(name)
+        self._forbidden.pop(name, None)
+        self._texts.pop(name, None)
 
     def adopt(self, value: Mapping[str, Any]) -> list[str]:
         """Be a copy of a master's table (as code 201 carries it), its version included; return the names that went."""
@@ -273,6 +278,21 @@ class GroupTable:
         self.data_version = fresh.data_version
         self._all_changed()
         return gone
+
+    def apply_changes(
+        self, changed: Mapping[str, Any], gone: Iterable[str], version: DataVersion
+    ) -> list[str]:
+        """Take over a master's changed groups, and the version of its table; return the names that went."""
+        fresh = GroupTable()
+        fresh.load({"subscriptionGroupTable": changed})
+        went = [name for name in gone if name in self._groups and name not in names.SYSTEM_GROUPS]
+        for name in went:
+            self._drop(name)
+        self._groups.update(fresh._groups)
+        self._foreign_groups.update(fresh._foreign_groups)
+        self.data_version = version
+        self._note_changes([*changed, *went])
+        return went
 
     def supplement(self, value: Mapping[str, Any], now_ms: int) -> list[str]:
         """Add groups of a slave that this table lacks; return the names. Nothing is removed."""

@@ -313,17 +313,27 @@ class TopicTable:
 
     def delete(self, name: str, now_ms: int) -> bool:
         """Forget a topic; its queues and offsets are for the caller to remove. False if there was none."""
-        gone = self._topics.pop(name, None)
-        if gone is None:
+        if name not in self._topics:
             return False
+        self._drop(name)
+        self._changed(now_ms, name)
+        return True
+
+    def _drop(self, name: str) -> None:
+        gone = self._topics.pop(name)
         self._of_groups -= name.startswith(_OF_GROUPS)
         if self._queue_count is not None:
             self._queue_count -= gone.queues
         self._texts.pop(name, None)
         self._registered.pop(name, None)
         self._new_names.forget(name)
-        self._changed(now_ms, name)
-        return True
+
+    def _add(self, other: TopicTable) -> None:
+        self._of_groups += sum(
+            name not in self._topics and name.startswith(_OF_GROUPS) for name in other._topics
+        )
+        self._topics.update(other._topics)
+        self._queue_count = None
 
     def adopt(self, value: Mapping[str, Any]) -> list[str]:
         """Be a copy of a master's table (as code 21 carries it), its version included; return the names that went.
@@ -347,16 +357,33 @@ class TopicTable:
         self._count_of_groups()
         return gone
 
+    def apply_changes(
+        self, changed: Mapping[str, Any], gone: Iterable[str], version: DataVersion
+    ) -> list[str]:
+        """Take over a master's changed topics, and the version of its table; return the names that went.
+
+        Topics that every broker has, and no list shows, stay.
+        """
+        fresh = TopicTable(self.rules)
+        fresh.load({"topicConfigTable": changed})
+        went = []
+        for name in gone:
+            self._foreign_topics.pop(name, None)
+            if name in self._topics and not (name in names.HIDDEN_TOPICS or self.is_system(name)):
+                self._drop(name)
+                went.append(name)
+        self._add(fresh)
+        self._foreign_topics.update(fresh._foreign_topics)
+        self.data_version = version
+        self._note_changes([*changed, *went])
+        return went
+
     def supplement(self, value: Mapping[str, Any], now_ms: int) -> list[str]:
         """Add topics of a slave that this table lacks; return the names. Nothing is removed."""
         fresh = TopicTable(self.rules)
         fresh.load(value)
         changed = [name for name, entry in fresh._topics.items() if self._topics.get(name) != entry]
-        self._of_groups += sum(
-            name not in self._topics and name.startswith(_OF_GROUPS) for name in fresh._topics
-        )
-        self._topics.update(fresh._topics)
-        self._queue_count = None
+        self._add(fresh)
         self.data_version = self.data_version.next_after(fresh.data_version, now_ms)
         self._note_changes(changed)
         return changed

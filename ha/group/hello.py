@@ -38,6 +38,10 @@ __all__ = [
 ]
 
 BODY_SIZE_MAX = 8 << 20
+CONTAINERS_MAX = 300_000
+"""Maps and lists of a message: two for each topic, and one for each of up to 20,000 offsets."""
+_NO_CONTAINERS = bytes(sorted({*range(256)} - {*range(0x80, 0xA0), *range(0xDC, 0xE0)}))
+"""The bytes of msgpack that begin no map and no list."""
 RANGES_MAX = 256
 SUMMED_MAX = 72 << 20
 """Bytes that one question may have summed."""
@@ -184,6 +188,12 @@ def decode_untrusted(kind: type[_S], body: bytes) -> _S:
     """Read a peer's message. Raises `RemoteProtocolError` for anything else."""
     if len(body) > BODY_SIZE_MAX:
         raise RemoteProtocolError(f"a message of {len(body)} bytes; at most {BODY_SIZE_MAX} are read")
+    if len(body) > CONTAINERS_MAX:
+        # A byte of an empty table takes seventy of memory: counted before any is built. Bytes of texts count as well,
+        # where they are the same; those of names are not.
+        count = len(body.translate(None, delete=_NO_CONTAINERS))
+        if count > CONTAINERS_MAX:
+            raise RemoteProtocolError(f"a message of about {count} tables; at most {CONTAINERS_MAX} are read")
     try:
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:

@@ -1,9 +1,10 @@
 """Replicate metadata beside the log: tables by generation, and consumer offsets by the later commit.
 
 Every table of a broker has a generation, a number that rises with each change. A slave asks several times a second
-and names the generations it has, and of which run of which master; it is told the tables that moved since. Whole
-tables travel (topics, groups, delay progress), because they are small and must be swapped in whole; consumer offsets
-travel one by one, because they are many and change all the time.
+and names the generations it has, and of which run of which master; it is told the tables that moved since. Of
+topics and groups the changed entries travel, and the whole table where these are not known any more or the slave has
+changes of its own; delay progress travels whole, because it is small; consumer offsets travel one by one, because they
+are many and change all the time.
 
 Of two offsets of one queue the later commit wins, whichever broker it was made at: commits that a slave took while
 its master was away are not undone by what the master remembers, and a reset to an earlier offset is a commit like any
@@ -19,7 +20,7 @@ import msgspec
 
 from ha.group.roles import Number, QuorumPolicy
 
-__all__ = ["Commit", "OffsetJournal", "Seen", "SyncRequest", "SyncResponse", "wins"]
+__all__ = ["Commit", "OffsetJournal", "Seen", "SyncRequest", "SyncResponse", "TableChanges", "wins"]
 
 COMMITS_MAX = 20_000
 """Offsets in one message; the rest comes with the next."""
@@ -39,6 +40,15 @@ class Seen(msgspec.Struct, frozen=True):
     groups: Number = -1
     offsets: Number = 0
     delays: Number = -1
+
+
+class TableChanges(msgspec.Struct, frozen=True):
+    """The entries of a table that are different since the generation that a slave has, and the table's version."""
+
+    version: tuple[Number, Number, Number]
+    """State version, counter, time."""
+    changed: Annotated[dict[str, Any], msgspec.Meta(max_length=COMMITS_MAX)]
+    gone: Annotated[list[str], msgspec.Meta(max_length=COMMITS_MAX)]
 
 
 class SyncRequest(msgspec.Struct, frozen=True):
@@ -61,6 +71,8 @@ class SyncRequest(msgspec.Struct, frozen=True):
     topics: dict[str, Any] | None = None
     groups: dict[str, Any] | None = None
     """The tables themselves, when the master wanted them."""
+    takes_changes: bool = False
+    """Whether the slave's tables are those that it has heard of, so that the entries that changed are enough."""
 
 
 class SyncResponse(msgspec.Struct, frozen=True):
@@ -75,7 +87,7 @@ class SyncResponse(msgspec.Struct, frozen=True):
     policy: QuorumPolicy = msgspec.field(name="terms")
     topics: dict[str, Any] | None = None
     groups: dict[str, Any] | None = None
-    delays: dict[str, Number] | None = None
+    delays: Annotated[dict[str, Number], msgspec.Meta(max_length=COMMITS_MAX)] | None = None
     commits: Commits = []
     more: bool = False
     """There are more commits than one message holds: ask again at once."""
@@ -83,6 +95,8 @@ class SyncResponse(msgspec.Struct, frozen=True):
     """The slave's tables are newer than the master's, which was killed before it had saved them: send them."""
     timers: tuple[Number, Number, Number] | None = None
     """Read time, queue offset and deliveries of the slot under way, of timer messages."""
+    topic_changes: TableChanges | None = None
+    group_changes: TableChanges | None = None
 
 
 def wins(new: tuple[int, int], old: tuple[int, int] | None) -> bool:

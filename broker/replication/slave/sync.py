@@ -116,6 +116,7 @@ class SlaveSync:
                 groups_version=(groups.state_version, groups.counter, groups.timestamp),
                 topics=context.topics.to_wrapper() if wanted else None,
                 groups=context.groups.to_wrapper() if wanted else None,
+                takes_changes=member.tables.takes_changes,
             )
             answer = decode_untrusted(SyncResponse, await peer.ask(RequestCode.ROPEWALK_SYNC, ask))
             if not broker.follows(address) or answer.leader_epoch < member.record.leader_epoch:

@@ -30,6 +30,7 @@ from ha.group.metadata import Seen, SyncRequest, SyncResponse
 from ha.group.roles import QuorumPolicy
 from ha.stream.client import ClientState
 from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.errors import RemoteProtocolError
 from ropewalk.format import names
 from ropewalk.format.ha import encode_header
 from ropewalk.format.remoting import Command
@@ -37,6 +38,7 @@ from ropewalk.member_proof import Challenge, proof_of
 from store.offline.diverged import About
 from tests.broker.harness import Client, InProcess, NoRoom, config_of, send_ext, without_fsync
 from tests.support.links import FakeHaLink
+from tests.support.walks import Walked
 
 SEGMENT = 1 << 20
 MASTER = {"haMasterAddress": "10.0.0.9:10912"}
@@ -649,6 +651,75 @@ def test_a_large_table_travels_once_a_second_and_the_newest_then(process: InProc
     process.clock.ms += 800
     answer = sync(client, seen)
     assert answer.topics is not None and "more" in answer.topics["topicConfigTable"]
+
+
+def test_a_slave_is_told_of_changed_topics_and_groups_and_of_no_others(
+    process: InProcess, tmp_path: Path
+) -> None:
+    """Each new topic would else cost its master the whole table, and each slave, too."""
+    client, master = process.connect(), process.broker
+    ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    master.topics.update(TopicConfig("old"), process.clock())
+    first = sync(client, takes_changes=True)
+    assert first.topics is not None and first.topic_changes is None, "it has none of them yet"
+    config = config_of(tmp_path / "slave", brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
+    with InProcess(config) as slave:
+        member, tables = slave.broker.member, slave.broker.member.tables
+
+        def takes() -> bool:
+            return tables.takes_changes
+
+        assert not takes()
+        member.apply_sync(first)
+        assert takes()
+        slave.broker.offsets.commit("g", "old", 0, 7)
+        client.heartbeat(group="cg")
+        master.topics.update(TopicConfig("new"), process.clock())
+        master.topics.delete("old", process.clock())
+        walked = [
+            Walked(master.topics._topics), Walked(master.groups._groups), Walked(slave.broker.topics._topics),
+            Walked(slave.broker.groups._groups),
+        ]  # fmt: skip
+        master.topics._topics, master.groups._groups = walked[:2]
+        slave.broker.topics._topics, slave.broker.groups._groups = walked[2:]
+        moved = sync(client, tables.seen, takes_changes=takes())
+        assert moved.topics is None and moved.groups is None
+        assert moved.topic_changes is not None and moved.group_changes is not None
+        assert sorted(moved.topic_changes.changed) == ["%RETRY%cg", "new"] and moved.topic_changes.gone == [
+            "old"
+        ]
+        assert list(moved.group_changes.changed) == ["cg"]
+        member.apply_sync(moved)
+        assert [each.walks for each in walked] == [0, 0, 0, 0]
+        assert slave.broker.topics.data_version == master.topics.data_version
+        assert slave.broker.topics.to_wrapper() == master.topics.to_wrapper()
+        assert slave.broker.groups.to_wrapper() == master.groups.to_wrapper()
+        assert slave.broker.offsets.query("g", "old", 0) is None
+        nothing = sync(client, tables.seen, takes_changes=True)
+        assert (nothing.topics, nothing.topic_changes, nothing.groups, nothing.group_changes) == (None,) * 4
+        master.groups.set_forbidden("cg", "new", 1, process.clock())
+        forbidden = sync(client, tables.seen, takes_changes=True)
+        assert forbidden.group_changes is None and forbidden.groups is not None
+        member.apply_sync(forbidden)
+        assert slave.broker.groups.read_forbidden("cg", "new") == master.groups.read_forbidden("cg", "new")
+        slave.broker.topics.create_retry("here", now_ms=slave.clock())
+        assert not takes(), "its own table is another one"
+        member.apply_sync(sync(client, tables.seen))
+        assert not takes()
+        master.topics.update(TopicConfig("newer"), process.clock())
+        member.apply_sync(sync(client, tables.seen))
+        assert takes() and "%RETRY%here" not in slave.broker.topics
+
+
+def test_a_message_of_very_many_empty_tables_is_refused_before_one_is_made() -> None:
+    """A byte of the message would take seventy bytes of memory."""
+    seen = b"\xa4seen\x80\xa3end\x00\xa8readable\x00\xa7time_ms\x00\xa5terms\x80\xa5epoch\x00"
+    count = 4 << 20
+    body = b"\x87" + seen + b"\xa6topics\x81\xa1a\xdd" + count.to_bytes(4, "big") + b"\x80" * count
+    with pytest.raises(RemoteProtocolError, match=r"4194[0-9]* tables; at most 300000 are read"):
+        decode_untrusted(SyncResponse, body)
+    few = body.replace(count.to_bytes(4, "big") + b"\x80" * count, (9).to_bytes(4, "big") + b"\x80" * 9)
+    assert decode_untrusted(SyncResponse, few).topics == {"a": [{}] * 9}
 
 
 def test_a_promise_that_the_configuration_changed_is_on_disk_before_slaves_hear_of_it(

@@ -78,7 +78,7 @@ MESSAGES: list[tuple[msgspec.Struct, str]] = [
         ),
         '{"broker_id":1,"address":"a","epoch":5,"seen":{"run":"run","topics":1,"groups":2,"offsets":3,"delays":4},'
         '"end":9,"flushed":8,"terms_version":3,"terms_of":4,"commits":[["t","g",0,1,2]],"topics_version":[1,2,3],'
-        '"groups_version":[4,5,6],"topics":{},"groups":{}}',
+        '"groups_version":[4,5,6],"topics":{},"groups":{},"takes_changes":false}',
     ),
     (
         SyncResponse(
@@ -87,7 +87,7 @@ MESSAGES: list[tuple[msgspec.Struct, str]] = [
         ),
         '{"epoch":4,"seen":{"run":"run","topics":1,"groups":2,"offsets":3,"delays":4},"end":9,"readable":8,'
         '"time_ms":99,"terms":' + POLICY_JSON + ',"topics":{},"groups":{},"delays":{"1":2},'
-        '"commits":[["t","g",0,1,2]],"more":true,"wants_tables":true,"timers":null}',
+        '"commits":[["t","g",0,1,2]],"more":true,"wants_tables":true,"timers":null,"topic_changes":null,"group_changes":null}',
     ),
     (RangesRequest([(0, 9)]), '{"ranges":[[0,9]]}'),
     (
