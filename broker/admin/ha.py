@@ -15,7 +15,7 @@ import structlog
 from broker.admin.base import AdminContext, Handler
 from broker.admin.proof import ProofDoor
 from broker.remoting.refused import RequestRefused
-from broker.remoting.session import Session
+from broker.remoting.session import Session, Stepwise
 from broker.replication.log_view import LogPins
 from broker.replication.master_slave import Replication
 from broker.replication.member import HaMember
@@ -215,7 +215,8 @@ class AdminHa:
 
         self._later(session, request, view, read, answer)
 
-    def sync(self, session: Session, request: Command) -> Command:
+    def sync(self, session: Session, request: Command) -> Stepwise:
+        """Answer with the tables that moved; a request that is refused is so at once."""
         ask = decode_untrusted(SyncRequest, request.body)
         member = self._member
         if not member.core.is_master or self._replication.is_slave:
@@ -231,7 +232,14 @@ class AdminHa:
             )
         if str(ask.broker_id) not in member.record.policy.slaves:
             raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, f"slave {ask.broker_id} has not said hello")
-        return request.reply(ResponseCode.SUCCESS, body=encode(member.answer_sync(ask)))
+        return self._answer_sync(request, ask)
+
+    def _answer_sync(self, request: Command, ask: SyncRequest) -> Stepwise:
+        member, epoch = self._member, self._member.record.leader_epoch
+        answer = yield from member.answer_sync(ask)
+        if not member.core.is_master or self._replication.is_slave or member.record.leader_epoch != epoch:
+            raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, "this broker leads no more")
+        return request.reply(ResponseCode.SUCCESS, body=encode(answer))
 
     # -- a handover's questions ----------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ that never had a role but the one of its configuration has no file of it, and is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -402,18 +402,18 @@ class HaMember:
 
     # -- metadata ------------------------------------------------------------------------------------
 
-    def answer_sync(self, ask: SyncRequest) -> SyncResponse:
-        """Return, as a master, the tables that moved since a slave's last question."""
-        self.tables.merge_commits(ask.commits)
+    def answer_sync(self, ask: SyncRequest) -> Generator[None, None, SyncResponse]:
+        """Return, as a master and in steps, the tables that moved since a slave's last question."""
+        yield from self.tables.merge_in_slices(ask.commits)
         self.record_policy_version(ask.broker_id, ask.policy_version, ask.policy_epoch)
-        return self.tables.answer(ask, self.core.record.leader_epoch, self.core.record.policy)
+        return (yield from self.tables.answer(ask, self.core.record.leader_epoch, self.core.record.policy))
 
-    def apply_sync(self, answer: SyncResponse) -> None:
-        """Apply the master's answer to a slave's question."""
+    def apply_sync(self, answer: SyncResponse) -> Generator[None, None, None]:
+        """Apply, in steps, the master's answer to a slave's question."""
         self.heard, self.heard_ms, self.lost_ms = answer, self._broker.monotonic_ms(), -1
         if self._replication.client is not None:
             self._replication.client.master_end = answer.end
-        self.tables.apply(answer)
+        yield from self.tables.apply(answer)
         if answer.policy != self.core.record.policy:
             self.adopt_policy(answer.policy, lambda: None)
 

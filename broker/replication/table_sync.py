@@ -10,7 +10,7 @@ over when this log reaches as far: deliveries whose copies are not here would be
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
 from typing import Any, Protocol
 
 import msgspec
@@ -20,7 +20,7 @@ from broker.context import BrokerContext
 from broker.replication.master_slave import Replication
 from broker.state.data_version import DataVersion, int_of
 from broker.transactions.records import CONSUMER_GROUP, HALF_QUEUE
-from ha.group.metadata import Seen, SyncRequest, SyncResponse, TableChanges
+from ha.group.metadata import Commit, Seen, SyncRequest, SyncResponse, TableChanges
 from ha.group.roles import QuorumPolicy
 from ha.stream.client import ClientState
 from ropewalk.format.names import HIDDEN_TOPICS
@@ -34,6 +34,7 @@ _PROGRESS_WAITING_MAX = 256
 TABLES_MS = 800
 """A table that is large travels no more often: to write it out costs the loop a tenth of a second."""
 _LARGE = 1_000
+_COMMITS_PER_STEP = 500
 
 
 class TableSync:
@@ -76,8 +77,10 @@ class TableSync:
 
     # -- as a master ---------------------------------------------------------------------------------
 
-    def answer(self, ask: SyncRequest, leader_epoch: int, policy: QuorumPolicy) -> SyncResponse:
-        """Return the tables that moved since a slave's last question, and how far this master's log reaches."""
+    def answer(
+        self, ask: SyncRequest, leader_epoch: int, policy: QuorumPolicy
+    ) -> Generator[None, None, SyncResponse]:
+        """Return, in steps, the tables that moved since a slave's last question, and the end of this master's log."""
         broker = self._broker
         known = ask.seen if ask.seen.run == self._run else Seen()
         delays, timers = broker.delays.offsets(), broker.timers.progress()
@@ -107,15 +110,13 @@ class TableSync:
             groups = known.groups if whole_groups else groups
             whole_topics = whole_groups = False
         seen = Seen(self._run, topics, groups, sequence, self._delays_generation)
-        return SyncResponse(
+        answer = SyncResponse(
             leader_epoch=leader_epoch,
             seen=seen,
             end=broker.store.log.end_offset,
             readable=broker.store.readable_offset,
             time_ms=broker.now_ms(),
             policy=policy,
-            topics=broker.topics.to_wrapper() if whole_topics else None,
-            groups=broker.groups.to_wrapper() if whole_groups else None,
             topic_changes=topic_changes,
             group_changes=group_changes,
             delays={str(level): offset for level, offset in delays.items()}
@@ -126,6 +127,12 @@ class TableSync:
             more=sequence < broker.offsets.journal.sequence,
             wants_tables=wants,
         )
+        # After all else: what changes between two steps is in the next answer, too.
+        if whole_topics:
+            answer = msgspec.structs.replace(answer, topics=(yield from broker.topics.to_wrapper_in_slices()))
+        if whole_groups:
+            answer = msgspec.structs.replace(answer, groups=(yield from broker.groups.to_wrapper_in_slices()))
+        return answer
 
     def _has_forgotten(self, ask: SyncRequest) -> bool:
         """Return whether the slave's tables are newer: this master was killed before it had saved its last changes."""
@@ -158,21 +165,24 @@ class TableSync:
 
     # -- as a slave ----------------------------------------------------------------------------------
 
-    def apply(self, answer: SyncResponse) -> None:
-        """Take over the tables in the master's answer, and how far its consumers may read."""
+    def apply(self, answer: SyncResponse) -> Generator[None, None, None]:
+        """Take over, in steps, the tables in the master's answer, and how far its consumers may read."""
         broker = self._broker
-        has_topics, has_groups = self._are_masters()
+        has_topics, _ = self._are_masters()
         if answer.topics is not None:
-            self.adopt_topics(answer.topics, min(answer.end, broker.store.whole_end))
+            yield from self.adopt_topics(answer.topics, min(answer.end, broker.store.whole_end))
             self.adopted_topics = broker.topics.data_version
         elif answer.topic_changes is not None:
             changes = answer.topic_changes
             gone = broker.topics.apply_changes(changes.changed, changes.gone, DataVersion(*changes.version))
             self._remove_topics(gone, min(answer.end, broker.store.whole_end))
             self.adopted_topics = broker.topics.data_version
+        if has_topics or answer.topics is not None:
+            self._own = broker.topics.generation, self._own[1]
+        _, has_groups = self._are_masters()
         gone = []
         if answer.groups is not None:
-            gone = broker.groups.adopt(answer.groups)
+            gone = yield from broker.groups.adopt_in_slices(answer.groups)
             self.adopted_groups = broker.groups.data_version
         elif answer.group_changes is not None:
             changes = answer.group_changes
@@ -182,11 +192,9 @@ class TableSync:
             log.warning(
                 "groups that the master does not have are removed here", groups=gone[:20], count=len(gone)
             )
-        if has_topics or answer.topics is not None:
-            self._own = broker.topics.generation, self._own[1]
         if has_groups or answer.groups is not None:
             self._own = self._own[0], broker.groups.generation
-        self.merge_commits(answer.commits)
+        yield from self.merge_in_slices(answer.commits)
         worked = {
             topic: offset for topic, group, _queue, offset, _ in answer.commits if group == CONSUMER_GROUP
         }
@@ -215,12 +223,13 @@ class TableSync:
         broker, (topics, groups) = self._broker, self._own
         return broker.topics.generation == topics, broker.groups.generation == groups
 
-    def adopt_topics(self, value: dict[str, object], end: int) -> None:
+    def adopt_topics(self, value: dict[str, object], end: int) -> Generator[None, None, None]:
         """Replace the table of topics by the master's, and remove topics of this broker alone.
 
         The master's log was `end` bytes long then, or longer: messages behind that are of a topic created since.
         """
-        self._remove_topics(self._broker.topics.adopt(value), end)
+        gone = yield from self._broker.topics.adopt_in_slices(value)
+        self._remove_topics(gone, end)
 
     def _remove_topics(self, gone: list[str], end: int) -> None:
         broker = self._broker
@@ -232,6 +241,13 @@ class TableSync:
                 "topics that the master does not have are removed here", topics=gone[:20], count=len(gone)
             )
         broker.topics_changed()
+
+    def merge_in_slices(self, commits: list[Commit]) -> Generator[None, None, None]:
+        """Merge consumer offsets as `merge_commits` does, some at each step."""
+        for start in range(0, len(commits), _COMMITS_PER_STEP):
+            if start:
+                yield
+            self.merge_commits(commits[start : start + _COMMITS_PER_STEP])
 
     def merge_commits(self, commits: list[tuple[str, str, int, int, int]]) -> None:
         """Merge consumer offsets of another replica: the later commit wins.

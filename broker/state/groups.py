@@ -11,14 +11,14 @@ group has read is `offsets.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 from broker.state.changes import Changes
 from broker.state.data_version import DataVersion, int_of
-from broker.state.json_text import TextSlices, entry_text, table_text
+from broker.state.json_text import ENTRIES_PER_STEP, TextSlices, entry_text, packed_entries, table_text
 from broker.state.shares import NewNames, Stranger
 from ropewalk.format import names
 from ropewalk.format.sliced_json import finish
@@ -269,8 +269,12 @@ class GroupTable:
 
     def adopt(self, value: Mapping[str, Any]) -> list[str]:
         """Be a copy of a master's table (as code 201 carries it), its version included; return the names that went."""
+        return finish(self.adopt_in_slices(value))
+
+    def adopt_in_slices(self, value: Mapping[str, Any]) -> Generator[None, None, list[str]]:
+        """Read a master's table, some entries at each step, and be a copy of it with the last one, as by `adopt`."""
         fresh = GroupTable()
-        fresh.load(value)
+        yield from fresh.load_in_slices(value)
         own = {name: self._groups[name] for name in names.SYSTEM_GROUPS if name in self._groups}
         gone = [name for name in self._groups if name not in fresh._groups and name not in own]
         self._groups = {**own, **fresh._groups}
@@ -331,6 +335,12 @@ class GroupTable:
         forbidden = {group: dict(topics) for group, topics in self._forbidden.items()}
         return {**self.wrapper_fields(), "forbiddenTable": forbidden, "subscriptionGroupTable": table}
 
+    def to_wrapper_in_slices(self) -> Generator[None, None, dict[str, Any]]:
+        """Return the table as `to_wrapper` does, its entries written in MessagePack, some at each step."""
+        forbidden = {group: dict(topics) for group, topics in self._forbidden.items()}
+        fields = {**self.wrapper_fields(), "forbiddenTable": forbidden}
+        return {**fields, "subscriptionGroupTable": (yield from packed_entries(list(self._groups.values())))}
+
     def wrapper_fields(self) -> dict[str, Any]:
         """Return the fields beside the tables in `to_wrapper`, which are empty here."""
         return {"dataVersion": self.data_version.to_json(), "forbiddenTable": {}}
@@ -370,9 +380,15 @@ class GroupTable:
 
     def load(self, value: Mapping[str, Any]) -> list[str]:
         """Load a `subscriptionGroup.json`; return sentences about the entries that are not served."""
+        return finish(self.load_in_slices(value))
+
+    def load_in_slices(self, value: Mapping[str, Any]) -> Generator[None, None, list[str]]:
+        """Load a `subscriptionGroup.json` as `load` does, some entries at each step."""
         findings: list[str] = []
         table = value.get("subscriptionGroupTable")
-        for name, entry in table.items() if isinstance(table, dict) else ():
+        for count, (name, entry) in enumerate(table.items() if isinstance(table, dict) else (), 1):
+            if count % ENTRIES_PER_STEP == 0:
+                yield
             problem = names.check_group(name) if isinstance(entry, dict) else "its entry is not an object"
             if problem is None:
                 self._groups[name] = SubscriptionGroupConfig.from_json(name, entry)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -22,6 +22,7 @@ __all__ = [
     "entry_text",
     "object_entry",
     "object_text",
+    "packed_entries",
     "quoted",
     "table_text",
     "value_entry",
@@ -79,6 +80,24 @@ def object_entry(key: str, entries: Iterable[str]) -> Iterator[str]:
         held += entry
         separate = True
     yield held + "}"
+
+
+class Entry(Protocol):
+    """A topic or a group."""
+
+    @property
+    def name(self) -> str: ...
+    def to_json(self) -> dict[str, Any]: ...
+
+
+def packed_entries(entries: Iterable[Entry]) -> Generator[None, None, dict[str, msgspec.Raw]]:
+    """Return the entries of a table in MessagePack by name, a slice of the table at each step."""
+    packed: dict[str, msgspec.Raw] = {}
+    for count, entry in enumerate(entries, 1):
+        packed[entry.name] = msgspec.Raw(msgspec.msgpack.encode(entry.to_json()))
+        if count % ENTRIES_PER_STEP == 0:
+            yield
+    return packed
 
 
 def at_once(text: bytes) -> TextSlices:

@@ -391,6 +391,21 @@ class OffsetTable:
         }
         return findings
 
+    def adopt_wrapper(self, value: Mapping[str, Any]) -> Generator[None, None, None]:
+        """Take over the offsets of a RocketMQ master's table (43), those of some queues at each step."""
+        table, count = value.get("offsetTable"), 0
+        for key, entry in table.items() if isinstance(table, dict) else ():
+            topic, _, group = key.partition(SEPARATOR)
+            queues = _queues_of(entry)
+            if not (topic and group) or SEPARATOR in group or queues is None:
+                continue
+            for queue_id, offset in queues.items():
+                if offset >= 0:
+                    self.commit(group, topic, queue_id, offset)
+                count += 1
+                if count % _QUEUES_PER_STEP == 0:
+                    yield
+
     def load_times(self, value: Mapping[str, Any]) -> None:
         """Load commit times as `dump_times` wrote them; others date from when the table was last written."""
         loaded = self.data_version.timestamp

@@ -16,7 +16,7 @@ Whether a send or a pull is *answered* (permissions, busy, roles) is the process
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, Final
@@ -26,7 +26,7 @@ import msgspec
 from broker.state.changes import Changes
 from broker.state.data_version import DataVersion, int_of
 from broker.state.json_file import StoreConfigRefused
-from broker.state.json_text import ENTRIES_PER_STEP, TextSlices, entry_text, table_text
+from broker.state.json_text import ENTRIES_PER_STEP, TextSlices, entry_text, packed_entries, table_text
 from broker.state.shares import NewNames, Stranger
 from ropewalk.codes import Permission
 from ropewalk.format import names
@@ -340,8 +340,12 @@ class TopicTable:
 
         In one go, so that no moment sees half of it. Topics that every broker has, and no list shows, stay.
         """
+        return finish(self.adopt_in_slices(value))
+
+    def adopt_in_slices(self, value: Mapping[str, Any]) -> Generator[None, None, list[str]]:
+        """Read a master's table, some entries at each step, and be a copy of it with the last one, as by `adopt`."""
         fresh = TopicTable(self.rules)
-        fresh.load(value)
+        yield from fresh.load_in_slices(value)
         own = {
             name: topic
             for name, topic in self._topics.items()
@@ -489,6 +493,12 @@ class TopicTable:
         table = {name: topic.to_json(mask) for name, topic in self.shown().items()}
         return {**self.wrapper_fields(), "topicConfigTable": table}
 
+    def to_wrapper_in_slices(self) -> Generator[None, None, dict[str, Any]]:
+        """Return the table as `to_wrapper` does, its entries written in MessagePack, some at each step."""
+        shown = [topic for name, topic in self._topics.items() if name not in names.HIDDEN_TOPICS]
+        fields = self.wrapper_fields()
+        return {**fields, "topicConfigTable": (yield from packed_entries(shown))}
+
     def wrapper_fields(self) -> dict[str, Any]:
         """Return the fields beside the table in `to_wrapper`."""
         return {
@@ -521,9 +531,15 @@ class TopicTable:
         Topics already in the table that the file does not name stay; those it names are as the file says.
         Raises `StoreConfigRefused` for a topic whose queues would be misread here.
         """
+        return finish(self.load_in_slices(value))
+
+    def load_in_slices(self, value: Mapping[str, Any]) -> Generator[None, None, list[str]]:
+        """Load a `topics.json` as `load` does, some entries at each step."""
         findings: list[str] = []
         table = value.get("topicConfigTable")
-        for name, entry in table.items() if isinstance(table, dict) else ():
+        for count, (name, entry) in enumerate(table.items() if isinstance(table, dict) else (), 1):
+            if count % ENTRIES_PER_STEP == 0:
+                yield
             # A cluster or broker may be called what no user's topic may be (a dot, say).
             problem = None if name in self.system_topics else names.check_topic(name)
             if not isinstance(entry, dict):

@@ -5,7 +5,7 @@ Requests 21, 43, 45, 60, 61 and 201, once a second. The logs are not compared: R
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import trio
@@ -52,8 +52,9 @@ class RocketMQTables:
                         context.timers.follow(timers)
                     if counts is not None:
                         context.timers.metrics.adopt(counts)
-                    self._adopt(topics, end, offsets, delays, groups)
-                    broker.member.lost_ms = -1
+                if not await broker.in_turns(self._adopt(topics, end, offsets, delays, groups), address):
+                    return
+                broker.member.lost_ms = -1
                 self._on_synced()
                 await trio.sleep(ROCKETMQ_SYNC_S)
 
@@ -94,20 +95,15 @@ class RocketMQTables:
         offsets: dict[str, Any] | None,
         delays: dict[str, Any] | None,
         groups: dict[str, Any] | None,
-    ) -> None:
+    ) -> Generator[None, None, None]:
         context, tables = self._broker.context, self._broker.member.tables
         if topics is not None:
-            tables.adopt_topics(topics, end)
+            yield from tables.adopt_topics(topics, end)
         if groups is not None:
-            context.groups.adopt(groups)
+            yield from context.groups.adopt_in_slices(groups)
         if offsets is not None:
             # The whole table, also where it goes back: when a commit was made RocketMQ does not say.
-            fresh = type(context.offsets)()
-            fresh.load(offsets)
-            for (topic, group, queue_id), _time_ms in fresh.journal.since(0, 1 << 30)[0]:
-                offset = fresh.query(group, topic, queue_id)
-                if offset is not None:
-                    context.offsets.commit(group, topic, queue_id, offset)
+            yield from context.offsets.adopt_wrapper(offsets)
         table = (delays or {}).get("offsetTable")
         if isinstance(table, dict):
             found = {int_of(level, 0): int_of(offset, -1) for level, offset in table.items()}

@@ -5,7 +5,7 @@ Each change of its state is made in a turn of its own, between two awaits; a rol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 
 import structlog
@@ -91,6 +91,15 @@ class SlaveBroker:
         finally:
             self._turns.end_turn()
             self._shell.flush()
+
+    async def in_turns(self, steps: Generator[None, None, None], master: str) -> bool:
+        """Take steps, each in a turn, as long as this broker follows a master; return whether all are taken."""
+        while self.follows(master):
+            with self.turn():
+                if next(steps, steps) is steps:
+                    return True
+            await trio.lowlevel.checkpoint()
+        return False
 
     async def saved(self, begin: Callable[[Callable[[], None]], None]) -> None:
         """Begin something that ends with a record on disk, and wait for that."""

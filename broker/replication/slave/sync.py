@@ -122,8 +122,9 @@ class SlaveSync:
             if not broker.follows(address) or answer.leader_epoch < member.record.leader_epoch:
                 return
             self._sent, wanted = sequence, answer.wants_tables
+            if not await broker.in_turns(member.apply_sync(answer), address):
+                return
             with broker.turn():
-                member.apply_sync(answer)
                 if counts is not None:
                     context.timers.metrics.adopt(counts)
             self._synced()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import crc32c
 import msgspec
 import pytest
 
 from broker.remoting.connection import Connection
+from broker.state.groups import SubscriptionGroupConfig
+from broker.state.json_text import ENTRIES_PER_STEP
 from broker.state.topics import TopicConfig
 from broker.transactions.records import CONSUMER_GROUP, HALF_QUEUE
 from ha.group.block_repair import BlockRequest
@@ -34,6 +36,7 @@ from ropewalk.errors import RemoteProtocolError
 from ropewalk.format import names
 from ropewalk.format.ha import encode_header
 from ropewalk.format.remoting import Command
+from ropewalk.format.sliced_json import finish
 from ropewalk.member_proof import Challenge, proof_of
 from store.offline.diverged import About
 from tests.broker.harness import Client, InProcess, NoRoom, config_of, send_ext, without_fsync
@@ -43,6 +46,8 @@ from tests.support.walks import Walked
 SEGMENT = 1 << 20
 MASTER = {"haMasterAddress": "10.0.0.9:10912"}
 """A broker with a master in its settings is a member of a group, also while it leads."""
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -670,7 +675,7 @@ def test_a_slave_is_told_of_changed_topics_and_groups_and_of_no_others(
             return tables.takes_changes
 
         assert not takes()
-        member.apply_sync(first)
+        finish(member.apply_sync(first))
         assert takes()
         slave.broker.offsets.commit("g", "old", 0, 7)
         client.heartbeat(group="cg")
@@ -689,7 +694,7 @@ def test_a_slave_is_told_of_changed_topics_and_groups_and_of_no_others(
             "old"
         ]
         assert list(moved.group_changes.changed) == ["cg"]
-        member.apply_sync(moved)
+        finish(member.apply_sync(moved))
         assert [each.walks for each in walked] == [0, 0, 0, 0]
         assert slave.broker.topics.data_version == master.topics.data_version
         assert slave.broker.topics.to_wrapper() == master.topics.to_wrapper()
@@ -700,15 +705,79 @@ def test_a_slave_is_told_of_changed_topics_and_groups_and_of_no_others(
         master.groups.set_forbidden("cg", "new", 1, process.clock())
         forbidden = sync(client, tables.seen, takes_changes=True)
         assert forbidden.group_changes is None and forbidden.groups is not None
-        member.apply_sync(forbidden)
+        finish(member.apply_sync(forbidden))
         assert slave.broker.groups.read_forbidden("cg", "new") == master.groups.read_forbidden("cg", "new")
         slave.broker.topics.create_retry("here", now_ms=slave.clock())
         assert not takes(), "its own table is another one"
-        member.apply_sync(sync(client, tables.seen))
+        finish(member.apply_sync(sync(client, tables.seen)))
         assert not takes()
         master.topics.update(TopicConfig("newer"), process.clock())
-        member.apply_sync(sync(client, tables.seen))
+        finish(member.apply_sync(sync(client, tables.seen)))
         assert takes() and "%RETRY%here" not in slave.broker.topics
+
+
+def test_whole_tables_are_told_and_taken_over_in_steps(
+    process: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave that connects would else stop its master, and itself, for as long as all topics take."""
+    client, master = process.connect(), process.broker
+    ask(client, RequestCode.ROPEWALK_SLAVE_HELLO, hello_of(process))
+    for number in range(1_500):
+        master.topics.update(TopicConfig(f"T{number}"), process.clock())
+        master.groups.update(SubscriptionGroupConfig(f"g{number}"), process.clock())
+        master.offsets.commit(f"g{number}", f"T{number}", 0, number)
+    work: list[int] = [0]
+
+    def counted(kind: Any, name: str) -> None:
+        plain = getattr(kind, name)
+
+        def noted(*arguments: Any) -> Any:
+            work[-1] += 1
+            return plain(*arguments)
+
+        monkeypatch.setattr(kind, name, noted)
+
+    def steps_of(steps: Generator[None, None, T]) -> T:
+        while True:
+            try:
+                next(steps)
+            except StopIteration as finished:
+                value: T = finished.value
+                return value
+            work.append(0)
+
+    for kind in (TopicConfig, SubscriptionGroupConfig):
+        counted(kind, "to_json")
+    answer = steps_of(master.member.answer_sync(SyncRequest(1, "10.0.0.2:10911", 0, Seen())))
+    assert sum(work) > 3_000 and max(work) <= 2 * ENTRIES_PER_STEP, "of the topics, and of the groups"
+    answer = decode_untrusted(SyncResponse, msgspec.msgpack.encode(answer))
+    config = config_of(tmp_path / "slave", brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
+    with InProcess(config) as slave:
+        for kind in (TopicConfig, SubscriptionGroupConfig):
+            monkeypatch.setattr(kind, "from_json", counting(kind.from_json, work))
+        counted(type(slave.broker.offsets), "merge")
+        work[:] = [0]
+        steps_of(slave.broker.member.apply_sync(answer))
+        assert sum(work) > 4_500 and max(work) <= 2 * ENTRIES_PER_STEP + 500
+        assert slave.broker.topics.to_wrapper() == master.topics.to_wrapper()
+        assert slave.broker.groups.to_wrapper() == master.groups.to_wrapper()
+        assert slave.broker.offsets.query("g7", "T7", 0) == 7
+        fresh = type(slave.broker.offsets)()
+        steps = fresh.adopt_wrapper({"offsetTable": {f"T@g{n}": {"0": n, "1": -1} for n in range(1_500)}})
+        next(steps)
+        assert 0 < len(fresh) < 1_500, "of a RocketMQ master, in steps too"
+        finish(steps)
+        assert len(fresh) == 1_500 and fresh.queues("g9", "T") == {0: 9}
+
+
+def counting(read: Any, work: list[int]) -> Any:
+    """Return a constructor that counts its calls."""
+
+    def noted(*arguments: Any) -> Any:
+        work[-1] += 1
+        return read(*arguments)
+
+    return staticmethod(noted)
 
 
 def test_a_message_of_very_many_empty_tables_is_refused_before_one_is_made() -> None:
@@ -803,7 +872,7 @@ def test_a_slave_takes_over_tables_offsets_and_deliveries_that_its_log_covers(
     config = config_of(tmp_path / "slave", brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
     with InProcess(config) as slave:
         member = slave.broker.member
-        member.apply_sync(answer)
+        finish(member.apply_sync(answer))
         assert slave.broker.topics.get("T") == process.broker.topics.get("T")
         assert slave.broker.topics.data_version == process.broker.topics.data_version
         assert "cg" in slave.broker.groups
@@ -821,17 +890,21 @@ def test_a_slave_takes_over_tables_offsets_and_deliveries_that_its_log_covers(
         assert ha_client is not None
         ha_client.state = ClientState.TRANSFER
         member.tables.forget_progress()
-        member.apply_sync(msgspec.structs.replace(sync(client, answer.seen), delays=None, readable=0))
+        finish(member.apply_sync(msgspec.structs.replace(sync(client, answer.seen), delays=None, readable=0)))
         assert slave.broker.delays.offsets().get(3) is None, "told before the logs were compared"
         assert member.tables.seen.delays == -1, "it is asked for again"
-        member.apply_sync(msgspec.structs.replace(answer, readable=0))
+        finish(member.apply_sync(msgspec.structs.replace(answer, readable=0)))
         assert member.tables.seen == answer.seen
         assert slave.broker.delays.offsets()[3] == 9
         ha_client.state = ClientState.READY
         assert slave.broker.store.readable_offset == 0, "the master has shown nobody the message yet"
         policy = answer.policy.with_slave(2, "10.0.0.3:10911")
-        member.apply_sync(
-            msgspec.structs.replace(sync(client, answer.seen), readable=segment.write_position, policy=policy)
+        finish(
+            member.apply_sync(
+                msgspec.structs.replace(
+                    sync(client, answer.seen), readable=segment.write_position, policy=policy
+                )
+            )
         )
         assert slave.broker.store.readable_offset == segment.write_position
         record = tmp_path / "slave" / "ropewalk" / "role.json"
@@ -839,7 +912,7 @@ def test_a_slave_takes_over_tables_offsets_and_deliveries_that_its_log_covers(
         slave.until(record.exists)
         slave.until(lambda: json.loads(record.read_text())["terms"]["slaves"].get("2") == "10.0.0.3:10911")
         process.broker.topics.delete("T", process.clock())
-        member.apply_sync(sync(client, answer.seen))
+        finish(member.apply_sync(sync(client, answer.seen)))
         assert slave.broker.topics.get("T") is None and slave.broker.offsets.query("cg", "T", 0) is None
 
 
@@ -858,7 +931,7 @@ def test_progress_of_transactions_comes_with_the_log_that_it_is_of_and_from_no_s
     config = config_of(tmp_path / "slave", brokerRole="SLAVE", brokerId=1, haMasterAddress="10.0.0.1:10912")
     with InProcess(config) as slave:
         member, offsets = slave.broker.member, slave.broker.offsets
-        member.apply_sync(answer)
+        finish(member.apply_sync(answer))
         ha_client, follower = member._replication.client, slave.broker.store.follower
         assert ha_client is not None and follower is not None
         ha_client.state = ClientState.TRANSFER
@@ -872,7 +945,7 @@ def test_progress_of_transactions_comes_with_the_log_that_it_is_of_and_from_no_s
         assert offsets.query(*half) == 7
         member.tables.forget_progress()
         process.broker.offsets.commit(*half, 5)
-        member.apply_sync(msgspec.structs.replace(sync(client, answer.seen), delays=None))
+        finish(member.apply_sync(msgspec.structs.replace(sync(client, answer.seen), delays=None)))
         assert offsets.query(*half) == 5, "the master's counts, also where it goes back"
         assert member.tables.seen.offsets == 0, "it is asked for again"
         member.request_cut(About("why", 0, 10, 1, "10.0.0.1:10911", 0), behind=False)
