@@ -32,6 +32,7 @@ from broker.sinks.records import (
     tag_code_of,
 )
 from broker.sinks.windows import (
+    Busy,
     Fenced,
     Sink,
     SinkTable,
@@ -205,6 +206,8 @@ class SinkService:
             self._fence(session, request, str(exc))
         except WrongOwner as exc:
             self._refuse_owner(session, request, str(exc))
+        except Busy as exc:
+            session.answer(request, ResponseCode.SYSTEM_BUSY, str(exc))
         except TooManyRows as exc:
             session.answer(request, ResponseCode.MESSAGE_ILLEGAL, str(exc))
         except RequestRefused as exc:

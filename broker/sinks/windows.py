@@ -43,7 +43,7 @@ be repeated. More: an earlier attempt wrote other rows under the same batch, so 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -56,6 +56,7 @@ from ropewalk.client.core.produce.row_identity import (
 )
 
 __all__ = [
+    "Busy",
     "Fenced",
     "Matched",
     "Sink",
@@ -71,6 +72,10 @@ ROWS_MAX: Final = 5_000_000
 """Rows of the open batch of one sink, by default: a key takes some 90 bytes of memory."""
 
 
+KEYS_PER_STEP: Final = 40_000
+"""Keys that are counted in one turn of the loop: some 20 ms. A sink that is told to wait asks again."""
+
+
 class Fenced(Exception):
     """A request of an attempt, an epoch or a batch that is over."""
 
@@ -81,6 +86,10 @@ class WrongOwner(Exception):
 
 class WrongBatch(Exception):
     """A request for a sink whose open batch was begun by version 0.1."""
+
+
+class Busy(Exception):
+    """A request that comes while the broker counts rows of the sink."""
 
 
 class WrongCount(Exception):
@@ -130,8 +139,10 @@ class Window:
 
     claims: dict[int, Claims] = field(default_factory=dict)
     """By partition; attempts of the newest epoch."""
-    unclaimed: dict[bytes, int] = field(default_factory=dict)
+    unclaimed: Counter[bytes] = field(default_factory=Counter)
     """How many stored rows of a content no attempt has claimed."""
+    given_up: list[set[bytes]] = field(default_factory=list)
+    """Keys of attempts that are over, which are still to be counted as unclaimed."""
     rows: int = 0
     """How many rows are stored."""
     is_earlier: bool = False
@@ -153,13 +164,24 @@ class Window:
         self.claims.clear()
 
     def _release(self, claims: Claims) -> None:
-        contents = Counter([key[:CONTENT_SIZE] for key in claims.keys])
-        if self.unclaimed:
-            contents.update(self.unclaimed)
-        self.unclaimed = dict(contents)
+        if claims.keys:
+            self.given_up.append(claims.keys)
+
+    def count_given_up(self, limit: int) -> bool:
+        """Count so many keys that were given up as unclaimed rows; return whether all of them are."""
+        while self.given_up and limit > 0:
+            keys = self.given_up[-1]
+            if len(keys) <= limit:
+                some: Iterable[bytes] = self.given_up.pop()
+            else:
+                some = [keys.pop() for _ in range(limit)]
+            limit -= len(keys) if some is keys else limit
+            self.unclaimed.update([key[:CONTENT_SIZE] for key in some])
+        return not self.given_up
 
     def match(self, claims: Claims, keys: Sequence[bytes]) -> Matched:
         """Return which rows of an attempt are new, and which of them it claims. HOT."""
+        assert not self.given_up, "their contents are not counted yet"
         if not self.unclaimed and claims.keys.isdisjoint(keys):
             return Matched(None, [])
         new: list[int] = []
@@ -170,7 +192,7 @@ class Window:
                 continue
             content = key[:CONTENT_SIZE]
             before = taken.get(content, 0)
-            if self.unclaimed.get(content, 0) > before:
+            if self.unclaimed[content] > before:
                 taken[content] = before + 1
                 claimed.append(index)
             else:
@@ -185,7 +207,7 @@ class Window:
     def claim(self, claims: Claims, key: bytes) -> None:
         """Count a row that is stored already as an attempt's."""
         content = key[:CONTENT_SIZE]
-        left = self.unclaimed.get(content, 0)
+        left = self.unclaimed[content]
         if left and key not in claims.keys:
             claims.keys.add(key)
             if left > 1:
@@ -322,13 +344,19 @@ class SinkTable:
         return sink.open(task.topic, log_end) or changed
 
     def match(self, task: Task, keys: Sequence[bytes]) -> Matched:
-        """Return which rows of an admitted request are new, and which are claimed. HOT. Raises TooManyRows."""
+        """Return which rows of an admitted request are new, and which are claimed. HOT.
+
+        Raises TooManyRows, and Busy until the rows that an earlier run had are counted.
+        """
         sink = self.sinks[task.sink_id]
         window = sink.windows.get((task.query, task.batch))
         if window is None:
             matched = Matched(None, [])
         else:
-            matched = window.match(window.claims_of(task.partition, task.attempt), keys)
+            claims = window.claims_of(task.partition, task.attempt)
+            if window.given_up and not window.count_given_up(KEYS_PER_STEP):
+                raise Busy(f"the rows that earlier attempts of sink {task.sink_id} stored are being counted")
+            matched = window.match(claims, keys)
         count = len(keys) if matched.new is None else len(matched.new)
         if count and sink.rows + count > self.rows_max:
             raise TooManyRows(
@@ -455,9 +483,10 @@ class SinkTable:
         if writer.run < sink.epoch or (known is not None and writer.attempt < known.attempt):
             if not is_claim:  # the attempt is over
                 window.rows += 1
-                window.unclaimed[row.content] = window.unclaimed.get(row.content, 0) + 1
+                window.unclaimed[row.content] += 1
             return
         claims = window.claims_of(writer.partition, writer.attempt)
+        window.count_given_up(window.rows)
         if is_claim:
             window.claim(claims, row.key)
         else:

@@ -174,7 +174,9 @@ class SinkDriver:
                 "slave was slow cannot be sent again. Leave the option out"
             )
         addresses = {name: _master(route, name) for name in names}
-        queues = [queue for queue in sorted(route.write_queues()) if queue.broker_name in addresses]
+        # A topic that was made smaller may have rows of the batch in queues that take no more.
+        every = {*route.write_queues(), *route.read_queues()}
+        queues = [queue for queue in sorted(every) if queue.broker_name in addresses]
         anchors = read_anchors(self._links, self._sink_id, self._topic, addresses, queues)
         if not anchors.covers_brokers(names):
             raise Unreachable(self._missing((), names))

@@ -18,7 +18,8 @@ A commit writes the mark of the batch first and the anchors then. A mark without
 they had to; anchors without the mark would make them miss rows of a batch that is repeated.
 
 Brokers write such offsets to their disk every few seconds, so a kill takes the newest away. Older ones are as good, and
-where there is none at all a task begins two minutes before the queue's last message.
+where there is none at all a task begins two minutes before the queue's last message. A queue that is new is read from
+its beginning.
 
 A request without an answer may have been stored. Its queue is read before it is sent again, after a moment in which a
 broker would still have carried it out.
@@ -207,8 +208,10 @@ def create_anchors(
     group, topic = group_of(sink_id), anchors.topic
     offsets = dict(anchors.offsets)
     for name, address in addresses.items():
+        # A queue that is new since the sink began at this broker has nothing of earlier batches in front.
+        is_begun = anchors.marks[name][-1] >= 0
         missing = {
-            queue: _look_back(links, address, topic, queue, anchors.ends[queue])
+            queue: 0 if is_begun else _look_back(links, address, topic, queue, anchors.ends[queue])
             for queue, offset in offsets.items()
             if offset < 0 and queue.broker_name == name
         }

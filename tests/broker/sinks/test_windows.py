@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from broker.sinks.records import apply_states, decode_claims, encode_claims, encode_states
 from broker.sinks.windows import (
+    Busy,
     Fenced,
     Sink,
     SinkTable,
@@ -144,6 +145,32 @@ def test_a_batch_that_is_cut_otherwise_in_each_run_is_stored_once(
         first_attempt = run.attempt
     assert commit(table, run.epoch, 0, len(batch)) is not None
     assert log.contents() == Counter(b"%016d" % row for row in batch)
+
+
+@given(
+    st.randoms(use_true_random=False),
+    st.lists(st.lists(st.integers(0, 4), max_size=8), min_size=2, max_size=4),
+)
+def test_a_plan_that_gives_other_rows_is_refused_or_was_not_seen_to(
+    chance: random.Random, batches: list[list[int]]
+) -> None:
+    """Each run has rows of its own, and is killed anywhere but the last: its rows are there, or the commit says no."""
+    table, log = SinkTable(), Log()
+    first_attempt = 0
+    for number, batch in enumerate(batches, 1):
+        run = RunOfABatch(chance, batch, table.init("S", "T", "", 0, NOW).announced, first_attempt)
+        while run.waiting and (number == len(batches) or chance.random() < 0.8):
+            if (sent := run.step()) is not None:
+                log.append(table, *sent)
+        first_attempt = run.attempt
+    wanted = Counter(b"%016d" % row for row in batches[-1])
+    try:
+        commit(table, run.epoch, 0, wanted.total())
+    except WrongCount as exc:
+        assert "not deterministic" in str(exc)
+        assert log.contents() > wanted
+    else:
+        assert log.contents() == wanted
 
 
 def test_a_new_epoch_fences_the_one_before_it_for_appends_and_commits() -> None:
@@ -348,3 +375,23 @@ def test_a_sink_that_version_0_1_committed_goes_on_with_the_topic_of_its_next_ba
     table.init("S", "T", "", 0, NOW)
     with pytest.raises(WrongOwner, match="writes to topic T, and this is topic U"):
         table.init("S", "U", "", 0, NOW)
+
+
+def test_rows_of_an_earlier_run_are_counted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window may have millions of rows, and the loop serves others meanwhile."""
+    monkeypatch.setattr("broker.sinks.windows.KEYS_PER_STEP", 10)
+    table, log = SinkTable(), Log()
+    table.init("S", "T", "", 0, NOW)
+    for partition in range(3):
+        log.append(table, task(partition=partition), keys_of(range(partition * 15, partition * 15 + 15)))
+    epoch = table.init("S", "T", "", 0, NOW).announced
+    again = task(epoch, 1, partition=7)
+    steps = 0
+    while True:
+        try:
+            assert log.append(table, again, keys_of(range(50))) == keys_of(range(50))[45:]
+            break
+        except Busy:
+            steps += 1
+    assert steps == 4
+    assert commit(table, epoch, 0, 50) is not None

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from ropewalk.client.blocking.admin import Admin
+from ropewalk.client.blocking.connection import Connection
 from ropewalk.client.core.messages import Message
 from ropewalk.client.core.produce.row_identity import Writer
+from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown
 from ropewalk.format.remoting import Command
 from ropewalk.spark.options import BadOption, Options, parse_options
@@ -200,6 +202,38 @@ def test_a_topic_that_was_deleted_and_made_anew_is_refused(sink: Sink) -> None:
         admin.forget_sink(sink.sink_id)
     sink.commit([sink.task(sink.begin(), range(10, 20), batch=1)])
     assert sink.bodies(10) == list(range(10, 20))
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 1), (1, 3)])
+def test_a_topic_that_gets_fewer_or_more_queues_in_mid_batch_has_each_row_once(
+    either: Sink, before: int, after: int
+) -> None:
+    make_queues(either, before)
+    either.commit([either.task(either.begin(), range(1000, 1010))])
+    either.task(either.begin(), range(40), batch=1)
+    make_queues(either, after)
+    either.task(either.begin(), range(60), batch=1)  # killed, too
+    make_queues(either, before)
+    results = [either.task(run := either.begin(), range(80), batch=1, partition=3)]
+    assert run.topic == either.topic
+    either.commit(results)
+    assert either.bodies(90) == [*range(80), *range(1000, 1010)]
+
+
+def make_queues(sink: Sink, count: int) -> None:
+    """Have the topic take messages in so many queues; consumers go on reading three."""
+    ext = {
+        "topic": sink.topic, "defaultTopic": "TBW102", "readQueueNums": 3, "writeQueueNums": count, "perm": 6,
+        "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
+    }  # fmt: skip
+    with Connection(sink.broker.broker) as connection, Admin(sink.broker.namesrv) as admin:
+        command = Command(
+            RequestCode.UPDATE_AND_CREATE_TOPIC, ext={name: str(value) for name, value in ext.items()}
+        )
+        assert connection.call(command).code == ResponseCode.SUCCESS
+        sink.broker.wait_until(
+            lambda: len(admin.topic_route(sink.topic).write_queues()) == count, f"{count} queues in the route"
+        )
 
 
 def test_equal_rows_of_one_task_are_all_stored_and_none_of_them_twice(either: Sink) -> None:
