@@ -113,6 +113,7 @@ LONG_S: dict[str, int] = {
     "tests/compat/test_transactions.py": 75,
     "tests/crash/test_dledger.py": 60,
     "tests/spark/sink/test_kills.py": 60,
+    "tests/spark/sink/test_lives.py": 20,
     "tests/compat/test_swaps.py": 58,
     "originals": 55,
     "tests/ha/test_pair.py": 50,

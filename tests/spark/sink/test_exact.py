@@ -12,9 +12,10 @@ import pytest
 from ropewalk.client.blocking.admin import Admin
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.client.core.messages import Message
-from ropewalk.client.core.produce.row_identity import Writer
+from ropewalk.client.core.produce.row_identity import Writer, row_prefix
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.errors import OutcomeUnknown
+from ropewalk.format.headers import SinkStateHeader
 from ropewalk.format.remoting import Command
 from ropewalk.spark.options import BadOption, Options, parse_options
 from ropewalk.spark.sink.exact import SinkDriver
@@ -367,6 +368,31 @@ def test_a_sink_that_reads_back_reads_only_behind_the_last_batch(
     assert run.anchors.committed_digest("other", 0) is None
     assert run.anchors.covers_brokers(["broker-a", "broker-b"])
     assert not run.anchors.covers_brokers(["broker-b"])
+
+
+def test_a_broker_of_version_0_1_is_refused_by_name(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = SinkStateHeader(epoch=1)  # it tells no version of its keys
+    monkeypatch.setattr("ropewalk.spark.sink.exact.answer_header", lambda *_given: state)
+    with pytest.raises(WriteFailed, match=r"broker broker-a is of version 0\.1 .*Nothing was stored"):
+        sink.begin()
+
+
+def test_rows_of_version_0_1_in_an_open_batch_are_refused_in_words(
+    ropewalk_broker: RopewalkBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SinkDriver, "_init", lambda *_given: None)
+    sink = Sink(ropewalk_broker)
+    run = sink.begin()
+    with monkeypatch.context() as earlier:
+        earlier.setattr(RowKeys, "key_of", staticmethod(lambda row: b"%016d" % row.ordinal))
+        earlier.setattr(
+            "ropewalk.spark.sink.keyed.row_prefix",
+            lambda *given: row_prefix(*given).replace(b"/%d." % run.number, b"/").rpartition(b".")[0] + b"/",
+        )
+        sink.task(run, [1])
+    with pytest.raises(WriteFailed, match=r"batch 0 of sink .* was begun by version 0\.1"):
+        sink.task(sink.begin(), range(5))
+    assert sink.bodies(1) == [1]
 
 
 def test_a_sink_waits_for_its_topic_in_words(ropewalk_broker: RopewalkBroker) -> None:
