@@ -136,7 +136,10 @@ class AdminGroups:
                     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist"
                 )
             bits = 0 if header.readable else READ_FORBIDDEN
-            groups.set_forbidden(header.group, header.topic, bits, self._broker.now_ms())
+            try:
+                groups.set_forbidden(header.group, header.topic, bits, self._broker.now_ms())
+            except ValueError as exc:
+                raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(exc)) from exc
         readable = not groups.read_forbidden(header.group, header.topic)
         answer = body_of(request, {"group": header.group, "readable": readable, "topic": header.topic})
         return answer if header.readable is None else self._kept(session, request, answer)

@@ -52,7 +52,7 @@ BROKER_EXPIRY_MS = 120_000
 
 BROKERS_MAX = 1_000
 BROKER_TOPICS_MAX = 50_000
-TOPICS_PER_STEP = 500
+TOPICS_PER_STEP = 250
 """Topics that are read, placed or dropped before others are served."""
 """Topics of one broker set, counting those its registrations no longer name."""
 TOPICS_MAX = 500_000

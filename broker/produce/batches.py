@@ -17,6 +17,7 @@ from broker.produce.property_text import NO_WAIT, tags_code_of, waits_for
 from broker.produce.targets import Target
 from broker.remoting.refused import RequestRefused
 from broker.remoting.session import Request, Session
+from ropewalk.client.core.produce.row_identity import ROWS_MAX
 from ropewalk.codes import ResponseCode
 from ropewalk.errors import LocalProtocolError, MalformedBatch
 from ropewalk.format import names
@@ -245,7 +246,11 @@ class BatchWriter:
         target, queue = self._admit(send, session)
         self._judge_batch(target, body, target.sys_flag)
         alike = self._alike.cut(body)
-        items = _split(body) if alike is None else []
+        items, end = _split_some(body, 0, 0, ROWS_MAX) if alike is None else ([], len(body))
+        if end < len(body) or (alike is not None and len(alike.bodies) > ROWS_MAX):
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL, f"a request of a sink has at most {ROWS_MAX} rows"
+            )
         texts = alike.properties if alike is not None else [item.properties for item in items]
         return SinkRows(queue, target.sys_flag, header.born_timestamp, body, alike, items, texts)
 
@@ -343,10 +348,12 @@ class BatchWriter:
             )
 
 
-def _split_some(body: bytes, position: int, count: int) -> tuple[list[BatchItem], int]:
-    """Split off the items of a step, before which there are `count`. Raises `RequestRefused`."""
+def _split_some(
+    body: bytes, position: int, count: int, count_max: int | None = None
+) -> tuple[list[BatchItem], int]:
+    """Split off the items of a step, or `count_max`, before which there are `count`. Raises `RequestRefused`."""
     try:
-        return split_some(body, position, AT_ONCE_MAX, count)
+        return split_some(body, position, count_max or AT_ONCE_MAX, count)
     except MalformedBatch as exc:
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, str(exc)) from exc
 

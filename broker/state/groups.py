@@ -26,6 +26,8 @@ from ropewalk.format.sliced_json import finish
 __all__ = ["GroupTable", "SubscriptionGroupConfig"]
 
 READ_FORBIDDEN = 1  # bit 0 of the forbidden table
+FORBIDDEN_MAX = 10_000
+"""Pairs of group and topic with a mask: the names come from whoever asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +233,14 @@ class GroupTable:
         return True
 
     def set_forbidden(self, group: str, topic: str, bits: int, now_ms: int) -> None:
-        """Set the mask of one group and topic; 0 removes the entry."""
+        """Set the mask of one group and topic; 0 removes the entry. Raises ValueError for one more than are kept."""
+        topics = self._forbidden.get(group, {})
+        if bits and topic not in topics and sum(map(len, self._forbidden.values())) >= FORBIDDEN_MAX:
+            raise ValueError(
+                f"{FORBIDDEN_MAX} pairs of group and topic are forbidden, the most that are kept"
+            )
         self.made.pop(group, None)
-        topics = self._forbidden.setdefault(group, {})
+        topics = self._forbidden.setdefault(group, topics)
         if bits:
             topics[topic] = bits
         else:

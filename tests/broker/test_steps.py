@@ -16,14 +16,21 @@ from types import FrameType
 
 import pytest
 
+from broker.namesrv.handlers import name_server_handlers
+from broker.namesrv.server import NameServer
+from broker.remoting.cold_lane import TURN_S, ColdLane
+from broker.remoting.incoming import IncomingBudget
+from broker.remoting.session import Session
 from broker.state.clients import HeartbeatData
 from broker.state.heartbeat import ConsumerData
 from broker.state.request_modes import RequestMode
 from broker.state.subscription import SubscriptionData
 from ropewalk.codes import RequestCode, request_name
 from ropewalk.format.batch import encode_batch
-from ropewalk.format.remoting import Command
+from ropewalk.format.remoting import Command, encode_frame
 from tests.broker.harness import Client, InProcess, config_of, send_ext
+from tests.support.clocks import Clock
+from tests.support.links import FakeLink
 
 CALLS_MAX = 16_000
 """Calls of functions in a turn: some 0.2 us each with what is between them."""
@@ -204,3 +211,57 @@ def test_no_request_takes_more_than_a_step_of_work_in_a_turn(large: InProcess) -
             too_long.append(f"{code} {request_name(code)} {ext.get('topic', '')}: {most} calls")
         client.disconnect()
     assert not too_long, "\n".join(too_long)
+
+
+class Names:
+    """A name server whose lane takes one step a turn, and connections to it."""
+
+    def __init__(self) -> None:
+        self.server = NameServer(Clock().monotonic)
+        self.lane = ColdLane(counter().__next__, lambda: None)
+
+    def connect(self) -> tuple[Session, FakeLink]:
+        link = FakeLink(("127.0.0.1", 9))
+        handlers = name_server_handlers(self.server)
+        return Session(
+            link, handlers, self.server.closed, budget=IncomingBudget(lambda: 0), lane=self.lane
+        ), link
+
+    def most_of_a_turn(
+        self, session: Session, link: FakeLink, code: int, ext: dict[str, str], body: bytes
+    ) -> int:
+        """Ask, and return the calls of the busiest turn until the answer."""
+        with counted() as calls:
+            self.lane.left_s = TURN_S
+            session.receive(encode_frame(Command(code, ext, body, opaque=1)))
+            most = calls[0]
+            while not link.sent:
+                before, self.lane.left_s = calls[0], TURN_S
+                self.lane.run()
+                most = max(most, calls[0] - before)
+        link.sent.clear()
+        return most
+
+
+def test_no_request_takes_more_than_a_step_of_work_of_a_name_server() -> None:
+    names = Names()
+    entry = {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
+    topics = {f"t{n}": {"topicName": f"t{n}", **entry} for n in range(5_000)}
+    document = {"topicConfigSerializeWrapper": {"dataVersion": {"counter": 1}, "topicConfigTable": topics}}
+    identity = {"clusterName": "c", "brokerId": "0", "haServerAddr": ""}
+    brokers = [{**identity, "brokerName": f"b{n}", "brokerAddr": f"10.0.0.{n}:1"} for n in (1, 2)]
+    connections = [names.connect() for _ in brokers]
+    found = {
+        f"103 of {ext['brokerName']}": names.most_of_a_turn(
+            *connection, RequestCode.REGISTER_BROKER, ext, json.dumps(document).encode()
+        )
+        for connection, ext in zip(connections, brokers, strict=True)
+    }
+    last = [RequestCode.DELETE_TOPIC_IN_NAMESRV, RequestCode.UNREGISTER_BROKER]
+    ext = {**brokers[0], "topic": "t1", "cluster": "c", "namespace": "n", "key": "k", "value": "v"}
+    for code in [*(code for code in sorted(names.server.codes) if code not in (103, *last)), *last]:
+        found[request_name(code)] = names.most_of_a_turn(*names.connect(), code, ext, b"")
+    with counted() as calls:
+        connections[1][0].closed()
+        found["the end of a connection"] = calls[0]
+    assert {name: count for name, count in found.items() if count > CALLS_MAX} == {}

@@ -28,7 +28,7 @@ from ropewalk.client.core.messages import (
     send_request,
 )
 from ropewalk.client.core.produce.choice import queue_of_group
-from ropewalk.client.core.produce.row_identity import check_sink_id
+from ropewalk.client.core.produce.row_identity import ROWS_MAX, check_sink_id
 from ropewalk.client.core.routes import Queue
 from ropewalk.client.core.steps import answer_header, require_success
 from ropewalk.codes import RequestCode, ResponseCode
@@ -135,6 +135,7 @@ class Sender:
         self._in_flight: dict[tuple[str, Queue], Target] = {}
         self._required: dict[str, bool] = {}
         self._turn = 0
+        self._rows_max = min(self._options.batch_messages, ROWS_MAX)
         self.sent = Sent()
 
     def add(self, row: Outgoing) -> None:
@@ -144,7 +145,7 @@ class Sender:
         full = target.size + row.size + _OVERHEAD > self._options.batch_bytes
         # A request says once when its messages were made.
         older = bool(target.waiting) and target.waiting[-1].born_ms != row.born_ms
-        if target.waiting and (alone or full or older or len(target.waiting) >= self._options.batch_messages):
+        if target.waiting and (alone or full or older or len(target.waiting) >= self._rows_max):
             self._launch(target)
         target.waiting.append(row)
         target.size += row.size + _OVERHEAD

@@ -68,6 +68,18 @@ def test_a_deleted_group_leaves_its_offsets_unless_told(running: InProcess, clie
         assert offsets.queues("g", "T") == left
 
 
+def test_a_stranger_can_forbid_so_many_topics_and_no_more(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.state.groups.FORBIDDEN_MAX", 3)
+    client.pull("T")
+    code, ext = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, {"group": "cg", "readable": False}
+    assert [client.call(code, {**ext, "topic": f"T{n}"}).code for n in range(5)] == [0, 0, 0, 1, 1]
+    assert client.call(code, {**ext, "topic": "T0"}).code == 0, "one that is there already"
+    assert client.call(code, {**ext, "topic": "T0", "readable": True}).code == 0
+    assert client.call(code, {**ext, "topic": "T4"}).code == 0
+
+
 def test_a_forbidden_topic_is_not_read_by_the_group(client: Client) -> None:
     client.send("T", b"1")
     client.heartbeat(group="g", topics={"T": "*"}, version=1)

@@ -349,6 +349,19 @@ def test_a_batch_of_too_many_rows_is_refused_and_stores_nothing_of_them(tmp_path
         assert len(bodies(running)) == 4
 
 
+@pytest.mark.parametrize("is_alike", [True, False])
+def test_a_request_of_more_rows_than_are_judged_at_once_is_refused_in_words(
+    tmp_path: Path, is_alike: bool
+) -> None:
+    with InProcess(config_of(tmp_path)) as running:
+        client = running.connect()
+        init(client)
+        rows = range(1_000, 1_501) if is_alike else range(9_700, 10_201)
+        refused = append(client, rows)
+        assert (refused.code, refused.remark) == (13, "a request of a sink has at most 500 rows")
+        assert counts(append(client, rows[1:])) == (500, 0)
+
+
 @pytest.mark.parametrize("flags", [0, 0x10, 0x20, 0x30])
 def test_a_row_is_found_in_its_record_and_not_in_a_body_that_looks_like_one(flags: int) -> None:
     forged = row_prefix("S", "q", 1, Writer(1, 2, 3)) + b"0123456789abcdef0000"

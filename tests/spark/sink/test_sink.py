@@ -210,7 +210,11 @@ def test_batches_are_bounded_by_count_and_by_bytes() -> None:
         cluster.requests.clear()
         write(options(cluster.address, batchBytes="2k"), table(body=["x" * 500] * 8), columns())
         assert [len(split_batch(r.body)) for r in cluster.requests if r.code == BATCH] == [3, 3, 2]
-        assert len(cluster.records("T")) == 33
+        cluster.requests.clear()
+        write(options(cluster.address, batchMessages="5000"), table(body=["x"] * 1_200), columns())
+        sizes = [len(split_batch(r.body)) for r in cluster.requests if r.code == BATCH]
+        assert sizes == [500, 500, 200], "no more than a broker takes from a sink"
+        assert len(cluster.records("T")) == 1_233
 
 
 def test_delayed_rows_travel_alone_and_in_their_place() -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "CONTENT_SIZE",
     "KEY_SIZE",
     "KEY_VERSION",
+    "ROWS_MAX",
     "RowIdentity",
     "Writer",
     "check_sink_id",
@@ -42,6 +43,8 @@ KEY_VERSION: Final = 2
 """The kind of keys of this version, which both ends of a sink have to agree on; that of 0.1 is 1."""
 CONTENT_SIZE: Final = 16
 KEY_SIZE: Final = CONTENT_SIZE + 4
+ROWS_MAX: Final = 500
+"""Rows of one request of a sink: as many as a broker judges and stores within a few milliseconds."""
 SINK_ID_SIZE_MAX: Final = 64
 BATCH_WRITE: Final = "-"
 """The query of batch writes."""
