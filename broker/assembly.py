@@ -83,6 +83,7 @@ def new_context(
             lambda name: Worker(f"ropewalk-timer-{name}", store.completions),
             enabled=config.timer_wheel_enable,
             serves=topics.__contains__,
+            read_queue=topics.read_queue,
         ),
         acks=AckQueue(statistics.rpc),
         catch_up_pulls=CatchUpPulls(config.catch_up_read_ratio, clock),

@@ -184,6 +184,7 @@ class SendBack:
                 self._chance.randrange(config.retry_queue_nums),
             )
             properties[P.DELAY] = str(header.delay_level or _FIRST_LEVEL + record.reconsume_times)
+        queue_id = self._broker.topics.read_queue(topic, queue_id)
         self._store(record, self._broker.store.queue(topic, queue_id))
         now = self._broker.store.now
         back = self._broker.statistics.meter(

@@ -180,6 +180,16 @@ class TopicTable:
     def __contains__(self, name: str) -> bool:
         return name in self._topics
 
+    def read_queue(self, topic: str, queue_id: int) -> int:
+        """Return the queue in which a message that has waited is read: its own, or one of those that are left.
+
+        A topic that has been shrunk meanwhile keeps its messages in the queues that consumers read.
+        """
+        config = self._topics.get(topic)
+        if config is None or queue_id < config.read_queues or config.read_queues < 1:
+            return queue_id
+        return queue_id % config.read_queues
+
     def __len__(self) -> int:
         return len(self._topics)
 

@@ -265,7 +265,7 @@ class DelayService:
         if not self._store.log.fits(size):
             raise ValueError(f"{described(record)}: its {size} bytes fit into no segment any more")
         return (
-            self._store.queue(topic, queue_id),
+            self._store.queue(topic, self._topics.read_queue(topic, queue_id)),
             record.body,
             raw,
             record.flag,

@@ -20,10 +20,12 @@ class Topics(Protocol):
 
 
 def described(record: Record) -> str:
-    """Return words for a waiting record and the place that it names."""
+    """Return words for a waiting record, the place that it names, and what it can be found by."""
     properties = record.properties
     queue_text, topic = properties.get(P.REAL_QID, ""), properties.get(P.REAL_TOPIC, "")
-    return f"the record at log offset {record.offset}, for queue {queue_text!r} of topic {topic!r}"
+    keys = f", keys {properties[P.KEYS]!r}" if P.KEYS in properties else ""
+    key = f", message {properties[P.UNIQ_KEY]}" if P.UNIQ_KEY in properties else ""
+    return f"the record at log offset {record.offset}, for queue {queue_text!r} of topic {topic!r}{key}{keys}"
 
 
 def real_place(record: Record, topics: Topics, forbidden: Container[str]) -> tuple[str, int]:

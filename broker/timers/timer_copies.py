@@ -7,6 +7,7 @@ TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS behind it, as the original leaves it; a ro
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from zlib_ng.zlib_ng import crc32
@@ -145,14 +146,23 @@ def is_cancelled(record: Record, keys: set[tuple[str, str]]) -> bool:
     return bool(keys) and (record.properties[P.REAL_TOPIC], record.properties.get(P.UNIQ_KEY, "")) in keys
 
 
-def copy_of(store: MessageStore, record: Record, enqueue_ms: int, now_ms: int, *, rolled: bool) -> Copy:
+def copy_of(
+    store: MessageStore,
+    record: Record,
+    enqueue_ms: int,
+    now_ms: int,
+    read_queue: Callable[[str, int], int],
+    *,
+    rolled: bool,
+) -> Copy:
     """Return the copy of a record. Raises ValueError if it has no place to go."""
     properties = record.properties
     real_topic = properties[P.REAL_TOPIC]
     if rolled:
         queue = store.queue(names.TIMER_TOPIC, 0)
     else:
-        queue = store.queue(*real_place(record, store.queues, _FORBIDDEN))
+        topic, queue_id = real_place(record, store.queues, _FORBIDDEN)
+        queue = store.queue(topic, read_queue(topic, queue_id))
     raw = _text(record, enqueue_ms, now_ms, rolled=rolled)
     size = record_size(len(queue.topic_bytes), len(record.body), len(raw), 20, 20)
     if not store.log.fits(size):

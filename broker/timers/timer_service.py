@@ -74,12 +74,14 @@ class TimerService:
         *,
         enabled: bool = True,
         serves: Callable[[str], bool] = lambda _topic: True,
+        read_queue: Callable[[str, int], int] = lambda _topic, queue_id: queue_id,
     ) -> None:
-        """`serves` tells whether this broker has a topic."""
+        """`serves` tells whether this broker has a topic, `read_queue` which of its queues stands for another."""
         self.timers = timers
         self.orphans: dict[str, int] = {}
         """Topics of new timers that are not among those served, and the number of their queues, as far as known."""
         self._serves = serves
+        self._read_queue = read_queue
         self.enabled = enabled
         self.metrics = TimerMetrics()
         self.counts = TimerCounts()
@@ -703,7 +705,7 @@ class TimerService:
             if record is None:
                 continue
             try:
-                copies.append((row, copy_of(store, record, enqueue_ms, now, rolled=rolled)))
+                copies.append((row, copy_of(store, record, enqueue_ms, now, self._read_queue, rolled=rolled)))
             except ValueError as exc:
                 log.error("a timer message is given up", reason=str(exc))
         for born_host, group in groupby(copies, lambda item: item[1].born_host):

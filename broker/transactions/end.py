@@ -196,7 +196,7 @@ class EndTransaction:
         """Append the message of a half record to its own topic."""
         context = self._context
         origin = origin_of(record.properties)
-        queue = context.store.queue(origin.topic, origin.queue_id)
+        queue = context.store.queue(origin.topic, context.topics.read_queue(origin.topic, origin.queue_id))
         properties = {name: value for name, value in record.properties.items() if name != P.CRC32}
         placed, tag_code = self._place(queue, properties)
         raw = stored_properties(record) if placed is queue else encode_properties(properties)

@@ -112,7 +112,7 @@ class EndRuns:
                 if born_host != born_at and batch:
                     break
                 born_at = born_host
-                to = context.store.queue(half.topic, half.queue_id)
+                to = context.store.queue(half.topic, context.topics.read_queue(half.topic, half.queue_id))
                 sys_flag = sys_flag & _NO_TRANSACTION | _COMMIT
                 batch.append(
                     (to, body, properties, flag, sys_flag, born_ms, times, half.log_offset, half.tag_code)
