@@ -10,7 +10,6 @@ BUGS = {
     "timer-claim-without-its-units": 0,
     "timer-early-after-clock-step": 0,
     "timer-follow-clears-all": 5,
-    "timer-progress-before-catch-up": -1,
     "timer-promotion-skips-topic": 2,
     "timer-recall-of-another": 0,
     "timer-recall-unheard": 2,
@@ -22,4 +21,4 @@ BUGS = {
     "transaction-forgotten-at-start": 0,
     "transaction-progress-past-open": 13,
 }
-"""Each with a seed shortly before one that finds it; the long run searches from 0, and alone for those with -1."""
+"""Each with a seed shortly before one that finds it; the long run searches from 0."""

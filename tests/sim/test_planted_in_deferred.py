@@ -13,8 +13,6 @@ from tests.support.processes import checkout_environment
 
 @pytest.mark.parametrize("name", BUGS)
 def test_the_simulated_group_finds_the_bug(name: str, long_run: bool) -> None:
-    if BUGS[name] < 0 and not long_run:
-        pytest.skip("no near seed finds it since lives have changed: `make test-long`")
     first = 0 if long_run else BUGS[name]
     command = [sys.executable, "-m", "tests.sim", "--world", "deferred", "--bug", name]
     done = subprocess.run(

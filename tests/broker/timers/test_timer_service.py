@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from broker.timers import timer_service
+from ha.group.metadata import Seen, SyncRequest
+from ha.group.roles import QuorumPolicy
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.headers import RecallHandle
 from ropewalk.format.remoting import Command
@@ -710,3 +712,17 @@ def test_the_time_of_a_half_message_begins_to_count_at_its_commit(running: InPro
     pass_time(running, 1_200)
     (record,) = running.stored("T")
     assert record.body == b"paid" and record.sys_flag & 0xC == COMMIT
+
+
+def test_slaves_hear_no_read_time_of_a_master_that_has_messages_to_enqueue(running: InProcess) -> None:
+    """Messages before that time are those that it has not enqueued: a slave that took it over would drop them."""
+    tables, timers = running.broker.member.tables, running.broker.timers
+    ask = SyncRequest(1, "10.0.0.2:10911", 0, Seen())
+    timers.enabled = False
+    for _ in range(3):
+        timed(running.connect(), TIMER_DELAY_SEC=5)
+    timers.lead()
+    assert tables.answer(ask, 1, QuorumPolicy()).timers is None
+    timers.enabled = True
+    pass_time(running, 200)
+    assert tables.answer(ask, 1, QuorumPolicy()).timers == (timers.timers.read_ms, 3, 0)
