@@ -76,7 +76,13 @@ class RetryRules:
     def given_up_on_send_back(
         self, config: SubscriptionGroupConfig, header: ConsumerSendBackHeader, times: int, version: int
     ) -> bool:
-        return header.delay_level < 0 or times >= self.max_times(config, header.max_reconsume_times, version)
+        """Tell whether a message that is given back goes to the group's dead letters.
+
+        So do all of a group without retry queues; RocketMQ answers success and keeps none of them.
+        """
+        if header.delay_level < 0 or config.retry_queue_nums <= 0:
+            return True
+        return times >= self.max_times(config, header.max_reconsume_times, version)
 
     def dead_letters(self, config: SubscriptionGroupConfig) -> str | None:
         """Return the name of the group's dead-letter topic, created if need be; None if it cannot be."""
@@ -120,13 +126,10 @@ class SendBack:
             return request.reply(
                 ResponseCode.NO_PERMISSION, f"the broker[{broker.address[0]}] sending message is forbidden"
             )
-        if config.retry_queue_nums <= 0:
-            return request.reply(ResponseCode.SUCCESS)
         broker.groups.made.pop(header.group, None)
         sys_flag = _UNIT_SUB if header.unit_mode else 0
-        topic = broker.topics.create_retry(
-            header.group, queue_nums=config.retry_queue_nums, sys_flag=sys_flag, now_ms=now
-        )
+        queues = max(config.retry_queue_nums, 1)
+        topic = broker.topics.create_retry(header.group, queue_nums=queues, sys_flag=sys_flag, now_ms=now)
         broker.topics_changed()
         if topic is None:
             return request.reply(

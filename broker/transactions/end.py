@@ -28,7 +28,7 @@ from broker.remoting.outbox import Owed
 from broker.remoting.refused import RequestRefused
 from broker.remoting.rpc_times import Kind
 from broker.remoting.session import Request, Session
-from broker.transactions.records import HALF_QUEUE, half_of, origin_of, stored_properties
+from broker.transactions.records import HALF_QUEUE, half_of, origin_of, plain_properties, stored_properties
 from broker.transactions.service import TransactionService
 from ropewalk.codes import MessageSysFlag, RequestCode, ResponseCode
 from ropewalk.errors import CorruptRecord, LocalProtocolError
@@ -197,7 +197,7 @@ class EndTransaction:
         context = self._context
         origin = origin_of(record.properties)
         queue = context.store.queue(origin.topic, context.topics.read_queue(origin.topic, origin.queue_id))
-        properties = {name: value for name, value in record.properties.items() if name != P.CRC32}
+        properties = plain_properties(record)
         placed, tag_code = self._place(queue, properties)
         raw = stored_properties(record) if placed is queue else encode_properties(properties)
         message: Message = (

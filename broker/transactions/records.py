@@ -39,6 +39,7 @@ __all__ = [
     "op_bodies",
     "op_offsets",
     "origin_of",
+    "plain_properties",
     "stored_properties",
 ]
 
@@ -48,7 +49,9 @@ HALF_QUEUE: Final = 0
 REMOVE_TAG: Final = "d"
 OP_PROPERTIES: Final = encode_properties({P.TAGS: REMOVE_TAG, P.WAIT: "true"})
 HALF_PROPERTIES_SIZE_MAX: Final = PROPERTIES_SIZE_MAX - 128
-"""Bytes of a half's properties: copies of it carry two properties more."""
+"""Bytes of a half's properties: copies of it carry three properties more."""
+_OF_RECORDS: Final = frozenset((P.CRC32, P.TRANSACTION_SINCE))
+"""Properties of one record, and not of its message."""
 _FOREVER_MS: Final = 1 << 62
 
 
@@ -92,7 +95,7 @@ def half_properties(
 
     A message that was consumed and is sent once more has the counters of the transaction that it was part of.
     """
-    for name in (P.TRANSACTION_CHECK_TIMES, P.TRAN_PREPARED_QUEUE_OFFSET):
+    for name in (P.TRANSACTION_CHECK_TIMES, P.TRAN_PREPARED_QUEUE_OFFSET, P.TRANSACTION_SINCE):
         properties.pop(name, None)
     if unique_key:
         properties[P.TRANSACTION_ID] = unique_key
@@ -118,9 +121,12 @@ def half_of(record: Record) -> Half:
     """Return the transaction of a half record that was read from the log."""
     properties = record.properties
     first = _number(properties.get(P.TRAN_PREPARED_QUEUE_OFFSET), record.queue_offset)
-    # The broker's clock counts, unless this is a copy: then only the client's time is still that of the first record.
-    is_copy = P.TRAN_PREPARED_QUEUE_OFFSET in properties or P.TRANSACTION_CHECK_TIMES in properties
-    since = min(record.born_timestamp, record.store_timestamp) if is_copy else record.store_timestamp
+    since = record.store_timestamp
+    if P.TRANSACTION_SINCE in properties:
+        since = min(_number(properties[P.TRANSACTION_SINCE], since), since)
+    elif P.TRAN_PREPARED_QUEUE_OFFSET in properties or P.TRANSACTION_CHECK_TIMES in properties:
+        # A copy that RocketMQ made: only the client's time is still that of the first record.
+        since = min(record.born_timestamp, since)
     return Half(
         record.queue_offset,
         record.offset,
@@ -164,22 +170,28 @@ def _number(text: str | None, otherwise: int) -> int:
         return otherwise
 
 
-def copy_properties(record: Record, *, checks: int, first: int | None) -> bytes:
-    """Return the property text of a copy of a half record; `first` None begins a new transaction."""
-    properties = {name: value for name, value in record.properties.items() if name != P.CRC32}
+def copy_properties(record: Record, *, checks: int, first: int | None, since_ms: int) -> bytes:
+    """Return the property text of a copy of a half record of this age; `first` None begins a new transaction."""
+    properties = plain_properties(record)
     properties[P.TRANSACTION_CHECK_TIMES] = str(checks)
     if first is None:
         properties.pop(P.TRAN_PREPARED_QUEUE_OFFSET, None)
     else:
         properties[P.TRAN_PREPARED_QUEUE_OFFSET] = str(first)
+        properties[P.TRANSACTION_SINCE] = str(since_ms)
     return encode_properties(properties)
 
 
+def plain_properties(record: Record) -> dict[str, str]:
+    """Return the properties of a half record that its message keeps."""
+    return {name: value for name, value in record.properties.items() if name not in _OF_RECORDS}
+
+
 def stored_properties(record: Record) -> bytes:
-    """Return the property text of a half as the committed message carries it: all of it but the old checksum."""
-    if P.CRC32 not in record.properties:
+    """Return the property text of a half as the committed message carries it."""
+    if _OF_RECORDS.isdisjoint(record.properties):
         return record.raw_properties
-    return encode_properties({name: value for name, value in record.properties.items() if name != P.CRC32})
+    return encode_properties(plain_properties(record))
 
 
 def check_body(

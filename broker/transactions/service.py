@@ -364,7 +364,7 @@ class TransactionService:
         """Append a half once more; return it under its new place, and its property text. None if the disk is full."""
         store = self._context.store
         queue = store.queue(names.TRANS_HALF_TOPIC, HALF_QUEUE)
-        raw = copy_properties(record, checks=checks, first=half.first)
+        raw = copy_properties(record, checks=checks, first=half.first, since_ms=half.since_ms)
         stored = self._put(queue, record, raw)
         if stored is None:
             return None
@@ -431,7 +431,7 @@ class TransactionService:
         if topic not in context.topics:
             context.topics.update(TopicConfig(topic, 1, 1), context.now_ms())
             context.topics_changed()
-        raw = copy_properties(record, checks=half.checks, first=half.first)
+        raw = copy_properties(record, checks=half.checks, first=half.first, since_ms=half.since_ms)
         if self._put(context.store.queue(topic, HALF_QUEUE), record, raw) is None:
             return
         log.error(
@@ -462,7 +462,7 @@ class TransactionService:
             half = self.halves.find(named.offset, named.first)
         if half is not None:
             return self._append_copy(half, record, 0) is not None
-        raw = copy_properties(record, checks=0, first=None)
+        raw = copy_properties(record, checks=0, first=None, since_ms=0)
         stored = self._put(context.store.queue(names.TRANS_HALF_TOPIC, HALF_QUEUE), record, raw)
         if stored is not None:
             log_offset, offset = stored

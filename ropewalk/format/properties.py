@@ -55,6 +55,8 @@ class P:
     TRAN_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
     TRANSACTION_ID: Final = "__transactionId__"
     TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+    TRANSACTION_SINCE: Final = "ROPEWALK_TRANSACTION_SINCE"
+    """Of a copy of a half message: when the first record was stored, ms. Only Ropewalk writes it."""
     INSTANCE_ID: Final = "INSTANCE_ID"
     CORRELATION_ID: Final = "CORRELATION_ID"
     REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"

@@ -41,6 +41,7 @@ BOOKKEEPING = frozenset(
             P.REAL_QID,
         ),
         *(P.TRAN_MSG, P.TRANSACTION_ID, P.TRANSACTION_CHECK_TIMES, P.TRAN_PREPARED_QUEUE_OFFSET, P.PGROUP),
+        P.TRANSACTION_SINCE,
     }
 )
 """Properties that clients and brokers add to every message: taken out of what `consume` printed."""

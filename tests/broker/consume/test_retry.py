@@ -146,11 +146,12 @@ def test_retries_spread_over_the_groups_retry_queues(running: InProcess) -> None
     assert {record.properties["REAL_QID"] for _, record in waiting(running)} == {"0", "1", "2", "3"}
 
 
-def test_a_group_without_retry_queues_wants_nothing_back(running: InProcess) -> None:
+def test_what_a_group_without_retry_queues_gives_back_is_a_dead_letter_at_once(running: InProcess) -> None:
+    """RocketMQ answers success, and keeps it nowhere."""
     running.broker.groups.update(SubscriptionGroupConfig("cg", retry_queue_nums=0), START_MS)
     assert send_back(running.connect(), consumed(running)).code == 0
     assert waiting(running) == []
-    assert RETRY not in running.broker.topics
+    assert [record.body for record in running.stored(DLQ)] == [b"body"]
 
 
 def test_statistics_count_what_was_sent_back_by_topic_and_group(running: InProcess) -> None:

@@ -220,6 +220,22 @@ def test_open_halves_and_their_counts_survive_a_restart(tmp_path: Path) -> None:
         assert progress(running) == (half_queue.next_offset, op_queue.next_offset)
 
 
+def test_a_half_of_a_client_with_a_wrong_clock_is_as_old_at_a_restart_as_before(tmp_path: Path) -> None:
+    """A copy, which a check has made, is stored later than its transaction began: the client's time says nothing."""
+    with InProcess(config_of(tmp_path)) as running:
+        producer = Producer(running)
+        header = producer.half(b"goods", born_ms=1_000)
+        round_of_checks(running)
+        now = running.clock.ms
+    with InProcess(config_of(tmp_path), now_ms=now) as running:
+        producer = Producer(running)
+        round_of_checks(running)
+        assert running.stored(GIVEN_UP) == [] and len(producer.asked()) == 1
+        assert producer.end(header, COMMIT).code == 0
+        (message,) = running.stored("T")
+        assert message.body == b"goods" and "ROPEWALK_TRANSACTION_SINCE" not in message.properties
+
+
 def test_a_crash_that_loses_the_progress_decides_nothing_twice(tmp_path: Path) -> None:
     with InProcess(config_of(tmp_path)) as running:
         producer = Producer(running)
