@@ -20,7 +20,7 @@ class Topics(Protocol):
 
 
 def described(record: Record) -> str:
-    """Return words for a waiting record, the place that it names, and what it can be found by."""
+    """Return words for a waiting record: its place in the log, its queue, its message id and its keys."""
     properties = record.properties
     queue_text, topic = properties.get(P.REAL_QID, ""), properties.get(P.REAL_TOPIC, "")
     keys = f", keys {properties[P.KEYS]!r}" if P.KEYS in properties else ""
