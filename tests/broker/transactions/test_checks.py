@@ -224,7 +224,7 @@ def test_a_half_of_a_client_with_a_wrong_clock_is_as_old_at_a_restart_as_before(
     """A copy, which a check has made, is stored later than its transaction began: the client's time says nothing."""
     with InProcess(config_of(tmp_path)) as running:
         producer = Producer(running)
-        header = producer.half(b"goods", born_ms=1_000)
+        header = producer.half_born(1_000, b"goods")
         round_of_checks(running)
         now = running.clock.ms
     with InProcess(config_of(tmp_path), now_ms=now) as running:

@@ -73,7 +73,7 @@ def test_ends_of_one_read_have_the_outcome_of_ends_one_by_one(
     for running in (pair.fast, pair.plain):
         producer = Producer(running)
         headers = [
-            producer.half(body, queue_id=queue_id, born_ms=None, UNIQ_KEY=f"KEY{n}", **properties)
+            producer.half(body, queue_id=queue_id, UNIQ_KEY=f"KEY{n}", **properties)
             for n, (body, queue_id, properties) in enumerate(halves)
         ]
         before, mark = counted(running), running.broker.store.log.end_offset

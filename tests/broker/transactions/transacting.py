@@ -30,32 +30,27 @@ class Producer:
         assert self.client.call(RequestCode.HEART_BEAT, body=body).code == 0
 
     def half(
-        self,
-        body: bytes = b"x",
-        topic: str = "T",
-        *,
-        queue_id: int = 0,
-        born_ms: int | None = None,
-        **properties: str,
+        self, body: bytes = b"x", topic: str = "T", *, queue_id: int = 0, **properties: str
     ) -> dict[str, object]:
         """Send a half message, and return the header that ends it."""
-        answer = self.half_answer(body, topic, queue_id=queue_id, born_ms=born_ms, **properties)
+        answer = self.half_answer(body, topic, queue_id=queue_id, **properties)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         return self.end_header(answer)
 
     def half_answer(
-        self,
-        body: bytes = b"x",
-        topic: str = "T",
-        *,
-        queue_id: int = 0,
-        born_ms: int | None = None,
-        **properties: str,
+        self, body: bytes = b"x", topic: str = "T", *, queue_id: int = 0, **properties: str
     ) -> Command:
-        ext = self._half_ext(topic, queue_id, properties)
-        if born_ms is not None:
-            ext["g"] = born_ms
-        return self.client.call(RequestCode.SEND_MESSAGE_V2, ext, body)
+        return self.client.call(
+            RequestCode.SEND_MESSAGE_V2, self._half_ext(topic, queue_id, properties), body
+        )
+
+    def half_born(self, born_ms: int, body: bytes) -> dict[str, object]:
+        """Send a half message under another time of the client, and return the header that ends it."""
+        answer = self.client.call(
+            RequestCode.SEND_MESSAGE_V2, {**self._half_ext("T", 0, {}), "g": born_ms}, body
+        )
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        return self.end_header(answer)
 
     def half_frame(self, body: bytes, opaque: int, topic: str = "T", **properties: str) -> bytes:
         """Return the bytes of a half message's send."""
