@@ -15,6 +15,7 @@ from ha.group.roles import QuorumPolicy
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.headers import RecallHandle
 from ropewalk.format.remoting import Command
+from ropewalk.format.sliced_json import finish
 from store.io.workers import Worker
 from store.timer.layout import Checkpoint
 from store.timer.progress import ProgressPage
@@ -722,7 +723,7 @@ def test_slaves_hear_no_read_time_of_a_master_that_has_messages_to_enqueue(runni
     for _ in range(3):
         timed(running.connect(), TIMER_DELAY_SEC=5)
     timers.lead()
-    assert tables.answer(ask, 1, QuorumPolicy()).timers is None
+    assert finish(tables.answer(ask, 1, QuorumPolicy())).timers is None
     timers.enabled = True
     pass_time(running, 200)
-    assert tables.answer(ask, 1, QuorumPolicy()).timers == (timers.timers.read_ms, 3, 0)
+    assert finish(tables.answer(ask, 1, QuorumPolicy())).timers == (timers.timers.read_ms, 3, 0)
