@@ -13,9 +13,9 @@ from broker.timers import timer_service
 from ha.group.metadata import Seen, SyncRequest
 from ha.group.roles import QuorumPolicy
 from ropewalk.codes import RequestCode, ResponseCode
+from ropewalk.format import sliced_json
 from ropewalk.format.headers import RecallHandle
 from ropewalk.format.remoting import Command
-from ropewalk.format.sliced_json import finish
 from store.io.workers import Worker
 from store.timer.layout import Checkpoint
 from store.timer.progress import ProgressPage
@@ -723,7 +723,7 @@ def test_slaves_hear_no_read_time_of_a_master_that_has_messages_to_enqueue(runni
     for _ in range(3):
         timed(running.connect(), TIMER_DELAY_SEC=5)
     timers.lead()
-    assert finish(tables.answer(ask, 1, QuorumPolicy())).timers is None
+    assert sliced_json.finish(tables.answer(ask, 1, QuorumPolicy())).timers is None
     timers.enabled = True
     pass_time(running, 200)
-    assert finish(tables.answer(ask, 1, QuorumPolicy())).timers == (timers.timers.read_ms, 3, 0)
+    assert sliced_json.finish(tables.answer(ask, 1, QuorumPolicy())).timers == (timers.timers.read_ms, 3, 0)
