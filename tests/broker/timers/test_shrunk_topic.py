@@ -8,14 +8,24 @@ from collections.abc import Callable
 import pytest
 
 from ropewalk.codes import RequestCode
-from tests.broker.admin.test_topics import create
-from tests.broker.harness import InProcess
+from tests.broker.harness import Client, InProcess, request
 from tests.broker.timers.timing import pass_time
-from tests.broker.transactions.test_end import end_request
 from tests.broker.transactions.transacting import COMMIT, Producer
 
 StartBroker = Callable[..., InProcess]
 QUEUE, LEFT = 6, 4
+
+
+def create(client: Client, topic: str, queues: int) -> int:
+    ext = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "order": False,
+    }
+    numbers = {"readQueueNums": queues, "writeQueueNums": queues, "topicSysFlag": 0}
+    return client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, {**ext, **numbers}).code
 
 
 def delayed(running: InProcess) -> Callable[[], object]:
@@ -42,7 +52,7 @@ def committed_in_a_run(running: InProcess) -> Callable[[], object]:
 
     def end() -> None:
         client = running.connect(fast=True)
-        client.feed(end_request(header, COMMIT))
+        client.feed(request(RequestCode.END_TRANSACTION, {**header, "commitOrRollback": COMMIT}, flag=2))
         running.settle()
 
     return end
@@ -54,9 +64,9 @@ def test_a_message_whose_queue_is_no_more_goes_to_one_that_is_read(
 ) -> None:
     running = start_broker()
     client = running.connect()
-    assert create(client, "T", readQueueNums=8, writeQueueNums=8) == 0
+    assert create(client, "T", 8) == 0
     come = way(running)
-    assert create(client, "T", readQueueNums=LEFT, writeQueueNums=LEFT) == 0
+    assert create(client, "T", LEFT) == 0
     come()
     assert [each.body for each in running.stored("T", QUEUE)] == []
     assert [each.body for each in running.stored("T", QUEUE % LEFT)] == [b"late"]
@@ -76,6 +86,6 @@ def test_a_message_given_back_to_a_retry_topic_that_was_shrunk_comes_again(start
             "originTopic": "T", "unitMode": False, "maxReconsumeTimes": 16}  # fmt: skip
     for _ in range(6):
         assert client.call(RequestCode.CONSUMER_SEND_MSG_BACK, back).code == 0
-    assert create(client, "%RETRY%cg", readQueueNums=1, writeQueueNums=1) == 0
+    assert create(client, "%RETRY%cg", 1) == 0
     pass_time(running, 2_000)
     assert [each.body for each in running.stored("%RETRY%cg", 0)] == [b"late"] * 6
