@@ -31,7 +31,7 @@ from broker.intake import FastIntake
 from broker.metrics.snapshot import Family, HistogramFamily, Metrics, Source
 from broker.processors import Processors
 from broker.refusal import Refusal
-from broker.remoting.cold_lane import TURN_S, ColdLane
+from broker.remoting.cold_lane import TURN_S, ColdLane, Steps
 from broker.remoting.connection import Connection
 from broker.remoting.incoming import IncomingBudget
 from broker.remoting.session import Handlers, Session
@@ -53,6 +53,7 @@ from broker.timers.delay_progress import DelayProgress
 from broker.timers.deliveries import Deliveries
 from broker.timers.placement import Placement
 from broker.transactions.service import TransactionService
+from broker.turn_work import TurnWork
 from broker.unused_groups import UnusedGroups
 from ha.dledger.storage import LogStorage, ReplicaStore
 from store.io.disk import Disk
@@ -113,7 +114,9 @@ class Broker:
         self.catch_up_pulls = context.catch_up_pulls
         self.filters = FilterTable(FilterRules.of(config), bloom_geometry(config))
         self.clients.group_left = lambda group: self.filters.unregister(group, now_ms())
-        self._notifier = MemberNotifier()
+        self._notifier = MemberNotifier(self.clients.members_of)
+        self._work = TurnWork(clock, wake)
+        self.clients.pressed = lambda: self._work.begin(self._close_greediest())
         self.groups.make_room = UnusedGroups(context).make_room
         self.topic_changes = TopicChanges(self.topics, self.clients, self._notifier)
         context.topics_changed = self.topic_changes.note
@@ -333,7 +336,26 @@ class Broker:
         self.catch_up_pulls.release(session)
         self.transactions.targets.closed(session)
         self.processors.admin.forget(session)
-        self._notifier.notify(self.clients.closed(session))
+        self._work.begin(self._forget_client(session))
+
+    def _forget_client(self, session: Session) -> Steps:
+        changed: list[str] = []
+        for _ in self.clients.closed_in_slices(session, changed):
+            yield
+        self._notifier.notify(changed)
+
+    def _close_greediest(self) -> Steps:
+        yield  # the heartbeat that was one too many is told so first
+        for closed, changed in self.clients.make_room():
+            for peer in closed:
+                assert isinstance(peer, Session)
+                log.warning(
+                    "closed a client that takes most, as all clients together take too many bytes of subscriptions",
+                    peer=peer.link.peer,
+                )
+                peer.link.close()
+            self._notifier.notify(changed)
+            yield
 
     # -- turns ---------------------------------------------------------------------------------------
 
@@ -393,6 +415,8 @@ class Broker:
                     self.held_pulls.arrived(queue)
         if self.held_pulls.is_busy:
             self.held_pulls.run()
+        if self._work.is_busy:
+            self._work.run()
         self.acknowledgement.complete()
 
     def on_priority_served(self) -> None:
@@ -429,12 +453,16 @@ class Broker:
     def expire_clients(self) -> None:
         """Drop clients without a heartbeat; every ten seconds."""
         now = self.context.monotonic_ms()
-        dead, notifications = self.clients.expire(now)
-        for peer in dead:
-            assert isinstance(peer, Session)
-            peer.link.close()
-        self._notifier.notify(notifications)
+        self._work.begin(self._expire_clients(now))
         self.context.locks.expire(now)
         self.filters.prune(self.context.now_ms())
         for finding in self.clients.take_findings():
             log.warning("clients", finding=finding)
+
+    def _expire_clients(self, now: int) -> Steps:
+        for dead, changed in self.clients.expire_in_slices(now):
+            for peer in dead:
+                assert isinstance(peer, Session)
+                peer.link.close()
+            self._notifier.notify(changed)
+            yield

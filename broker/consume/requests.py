@@ -13,7 +13,13 @@ from typing import Final
 from broker.consume.filters import FilterTable
 from broker.consume.member_notifier import MemberNotifier
 from broker.context import BrokerContext
-from broker.remoting.large_answers import body_in_steps, written_list
+from broker.remoting.large_answers import (
+    body_in_steps,
+    in_pieces,
+    large_answer,
+    written_fields,
+    written_list,
+)
 from broker.remoting.session import Handlers, Session, Stepwise
 from broker.state.clients import HeartbeatData, HeartbeatRefused, Member
 from broker.state.heartbeat import SUBSCRIPTIONS_PER_STEP
@@ -39,6 +45,8 @@ from store.read.store_times import offset_by_time, store_time
 
 GROUPS_COMPARED_PER_STEP: Final = 10
 """Groups of a client whose subscriptions are compared with others' before others are served."""
+LANGUAGE_SIZE_MAX: Final = 32
+"""Characters of the name of a client's language that are kept."""
 
 
 class Requests:
@@ -86,11 +94,11 @@ class Requests:
             ip, port = session.link.peer
             broker.clients.check_bounds(session, data, session)
             for part in data.with_consumers(known).parts():
-                notifications = broker.clients.heartbeat(
+                changed = broker.clients.heartbeat(
                     session,
                     part,
                     broker.monotonic_ms(),
-                    language=request.language,
+                    language=request.language[:LANGUAGE_SIZE_MAX],
                     version=request.version,
                     address=f"{ip}:{port}",
                     by=session,
@@ -100,7 +108,7 @@ class Requests:
                         yield from self._filters.register_in_slices(
                             consumer.group, consumer.subscriptions, now
                         )
-                self._notifier.notify(notifications)
+                self._notifier.notify(changed)
                 if len(part.consumers) < len(known):
                     yield
         except HeartbeatRefused as exc:
@@ -152,20 +160,27 @@ class Requests:
                 yield
         return request.reply(ResponseCode.SUCCESS)
 
-    def consumer_list(self, session: Session, request: Command) -> Command | Stepwise:
+    def consumer_list(self, session: Session, request: Command) -> Stepwise:
         group = decode_header(ConsumerGroupHeader, request.ext).consumer_group
         info = self._broker.clients.consumer_group(group)
         if info is None:
             return request.reply(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
-        members, seen = list(info.members.values()), set[str]()
+        version, pieces = info.ids_version, info.ids_text
+        if pieces is None:
+            members, seen = list(info.members.values()), set[str]()
 
-        def text(member: Member) -> bytes:
-            if member.client_id in seen:
-                return b""  # two connections of one client
-            seen.add(member.client_id)
-            return fastjson.dumps(member.client_id)
+            def text(member: Member) -> bytes:
+                if member.client_id in seen:
+                    return b""  # two connections of one client
+                seen.add(member.client_id)
+                return fastjson.dumps(member.client_id)
 
-        return body_in_steps(request, {"consumerIdList": written_list(map(text, members))})
+            pieces = yield from in_pieces(
+                written_fields({"consumerIdList": written_list(map(text, members))})
+            )
+            if info.ids_version == version:
+                info.ids_text = pieces
+        return large_answer(request, list(pieces))
 
     # -- offsets -------------------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ HEARTBEAT_SIZE_MAX = 1 << 20
 GROUPS_PER_CLIENT_MAX = 1_000
 SUBSCRIPTIONS_PER_HEARTBEAT_MAX = 5_000
 """Subscriptions and their tags together."""
+SUBSCRIPTIONS_PER_GROUP_MAX = 1_000
+"""Of one group they are taken over within one step."""
 NAME_SIZE_MAX = 255
 CLIENT_ID_SIZE_MAX = 1_024
 SUBSCRIPTIONS_PER_STEP = 50
@@ -139,7 +141,12 @@ class _Budget:
 
 def _consumer(entry: dict[str, Any], budget: _Budget) -> Generator[None, None, ConsumerData]:
     wishes: list[SubscriptionData] = []
-    for value in _objects(entry, "subscriptionDataSet"):
+    values = _objects(entry, "subscriptionDataSet")
+    if len(values) > SUBSCRIPTIONS_PER_GROUP_MAX:
+        raise HeartbeatRefused(
+            f"{len(values)} subscriptions of one group; at most {SUBSCRIPTIONS_PER_GROUP_MAX} are kept"
+        )
+    for value in values:
         budget.steps += 1
         if budget.steps % SUBSCRIPTIONS_PER_STEP == 0:
             yield

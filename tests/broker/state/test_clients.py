@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import pairwise
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.state.clients import PRODUCER_GROUPS_MAX, ClientRegistry, Notification
+from broker.state import client_sizes, clients
+from broker.state.clients import PRODUCER_GROUPS_MAX, ClientRegistry
 from broker.state.heartbeat import (
     BROADCASTING,
     CLUSTERING,
@@ -38,15 +42,15 @@ def beat(client_id: str = "c", *consumers: ConsumerData, producers: tuple[str, .
     return HeartbeatData(client_id, consumers, producers)
 
 
-def told(notifications: list[Notification]) -> list[object]:
-    return [notification.peer for notification in notifications]
+def told(registry: ClientRegistry, groups: list[str]) -> list[object]:
+    return [peer for group in groups for peer in registry.members_of(group)]
 
 
 class TestMembers:
     def test_every_member_is_told_of_a_new_one_and_so_is_the_newcomer(self) -> None:
         registry = ClientRegistry()
-        assert told(registry.heartbeat("p1", beat("c1", consumer()), 0)) == ["p1"]
-        assert told(registry.heartbeat("p2", beat("c2", consumer()), 0)) == ["p1", "p2"]
+        assert told(registry, registry.heartbeat("p1", beat("c1", consumer()), 0)) == ["p1"]
+        assert told(registry, registry.heartbeat("p2", beat("c2", consumer()), 0)) == ["p1", "p2"]
         assert registry.consumer_ids("g") == ["c1", "c2"]
 
     def test_a_heartbeat_that_changes_nothing_tells_nobody(self) -> None:
@@ -58,8 +62,12 @@ class TestMembers:
         registry = ClientRegistry()
         registry.heartbeat("p1", beat("c1", consumer("g", "T:TagA", version=1)), 0)
         assert registry.heartbeat("p1", beat("c1", consumer("g", "T:TagB", version=2)), 1) == []
-        assert told(registry.heartbeat("p1", beat("c1", consumer("g", "T", "U", version=3)), 2)) == ["p1"]
-        assert told(registry.heartbeat("p1", beat("c1", consumer("g", "U", version=4)), 3)) == ["p1"]
+        assert told(
+            registry, registry.heartbeat("p1", beat("c1", consumer("g", "T", "U", version=3)), 2)
+        ) == ["p1"]
+        assert told(registry, registry.heartbeat("p1", beat("c1", consumer("g", "U", version=4)), 3)) == [
+            "p1"
+        ]
 
     def test_members_of_a_broadcasting_group_are_told_nothing(self) -> None:
         registry = ClientRegistry()
@@ -71,13 +79,13 @@ class TestMembers:
     def test_a_group_whose_configuration_forbids_it_is_told_nothing(self) -> None:
         registry = ClientRegistry(lambda group: group != "quiet")
         data = beat("c1", consumer("quiet"), consumer("loud"))
-        assert registry.heartbeat("p1", data, 0) == [Notification("p1", "loud")]
+        assert registry.heartbeat("p1", data, 0) == ["loud"]
 
     def test_a_closed_connection_leaves_at_once_and_the_rest_is_told(self) -> None:
         registry = ClientRegistry()
         for n in (1, 2, 3):
             registry.heartbeat(f"p{n}", beat(f"c{n}", consumer(), producers=("pg",)), 0)
-        assert told(registry.closed("p2")) == ["p1", "p3"]
+        assert told(registry, registry.closed("p2")) == ["p1", "p3"]
         assert registry.consumer_ids("g") == ["c1", "c3"]
         assert set(registry.producer_members("pg")) == {"p1", "p3"}
         assert registry.closed("p2") == []
@@ -90,7 +98,7 @@ class TestMembers:
         registry = ClientRegistry()
         registry.heartbeat("p1", beat("c1", consumer("g"), consumer("h")), 0)
         registry.heartbeat("p2", beat("c2", consumer("g"), consumer("h")), 0)
-        assert registry.closed("p1") == [Notification("p2", "g"), Notification("p2", "h")]
+        assert registry.closed("p1") == ["g", "h"]
 
     def test_the_last_member_takes_the_group_and_its_subscriptions_along(self) -> None:
         registry = ClientRegistry()
@@ -106,7 +114,7 @@ class TestMembers:
         registry = ClientRegistry()
         registry.heartbeat("p1", beat("c1", consumer("g"), consumer("h"), producers=("pg", "qg")), 0)
         registry.heartbeat("p2", beat("c2", consumer("g")), 0)
-        assert told(registry.unregister("p1", consumer_group="g", producer_group="pg")) == ["p2"]
+        assert told(registry, registry.unregister("p1", consumer_group="g", producer_group="pg")) == ["p2"]
         assert registry.consumer_ids("g") == ["c2"] and registry.consumer_ids("h") == ["c1"]
         assert registry.producer_groups() == ["qg"]
         assert registry.unregister("p1", consumer_group="never") == []
@@ -117,7 +125,7 @@ class TestMembers:
     def test_a_connection_that_changes_its_client_id_replaces_its_entry_and_is_news(self) -> None:
         registry = ClientRegistry()
         registry.heartbeat("p1", beat("old", consumer()), 0)
-        assert told(registry.heartbeat("p1", beat("new", consumer()), 1)) == ["p1"]
+        assert told(registry, registry.heartbeat("p1", beat("new", consumer()), 1)) == ["p1"]
         assert registry.consumer_ids("g") == ["new"]
 
     def test_one_client_id_on_two_connections_is_two_entries_listed_once_and_reported(self) -> None:
@@ -228,8 +236,8 @@ class TestExpiry:
         registry.heartbeat("p1", beat("c1", consumer(), producers=("pg",)), 0)
         registry.heartbeat("p2", beat("c2", consumer()), 60_000)
         assert registry.expire(120_000) == ([], [])
-        dead, notifications = registry.expire(120_001)
-        assert dead == ["p1"] and told(notifications) == ["p2"]
+        dead, changed = registry.expire(120_001)
+        assert dead == ["p1"] and told(registry, changed) == ["p2"]
         assert registry.consumer_ids("g") == ["c2"] and registry.producer_groups() == []
         assert registry.expire(120_002) == ([], [])
 
@@ -245,8 +253,8 @@ class TestExpiry:
         registry.heartbeat("p1", beat("c1", consumer("g"), consumer("h")), 0)
         registry.heartbeat("p2", beat("c2", consumer("h")), 100_000)
         registry.heartbeat("p1", beat("c1", consumer("g")), 100_000)
-        dead, notifications = registry.expire(150_000)
-        assert dead == [] and notifications == [Notification("p2", "h")]
+        dead, changed = registry.expire(150_000)
+        assert (dead, changed) == ([], ["h"])
         assert registry.consumer_ids("g") == ["c1"] and registry.consumer_ids("h") == ["c2"]
 
 
@@ -273,6 +281,152 @@ class TestBounds:
         registry = ClientRegistry()
         registry.heartbeat("p1", beat("c1"), 0)
         assert registry.client_count == 0
+
+
+def from_heartbeat(topic: str, expression: str, version: int = 1) -> SubscriptionData:
+    return SubscriptionData.from_json({"subString": expression, "subVersion": version}, topic)
+
+
+def tags(prefix: object, count: int = 1_000) -> str:
+    return "||".join(f"{prefix}-{n}" for n in range(count))
+
+
+class TestBytes:
+    """A stranger's connections each announce thousands of tags, which were kept with no bound over all of them."""
+
+    def test_equal_subscriptions_of_many_members_count_once(self) -> None:
+        registry = ClientRegistry()
+        for peer in range(100):
+            wish = from_heartbeat("T", tags("a") + " " * (peer % 2))
+            registry.heartbeat(peer, beat(f"c{peer}", ConsumerData("g", subscriptions=(wish,))), 0)
+        group = registry.consumer_group("g")
+        assert group is not None
+        assert len({id(each.subscriptions[0].codes) for each in group.members.values()}) == 2
+        assert registry.sizes.size < 100 * 2_000 + 2 * 500_000
+        for peer in range(100):
+            registry.closed(peer)
+        assert registry.sizes.size == 0
+
+    def test_a_heartbeat_that_is_repeated_keeps_nothing_new(self) -> None:
+        registry = ClientRegistry()
+        kept = []
+        for at_ms in range(3):
+            large = ConsumerData("g", subscriptions=(from_heartbeat("T", tags("a")),))
+            registry.heartbeat("p1", beat("c", large, producers=("p",)), at_ms)
+            group = registry.consumer_group("g")
+            assert group is not None
+            kept.append((id(group.members["p1"].subscriptions), registry.sizes.size))
+        assert len(set(kept)) == 1
+        small = ConsumerData("g", subscriptions=(from_heartbeat("T", "*", 2),))
+        registry.heartbeat("p1", beat("c", small), 4)
+        assert registry.sizes.size < 5_000
+        wish = registry.subscription("g", "T")
+        assert wish is not None and wish.expression == "*"
+
+    def test_when_all_bytes_are_taken_the_connection_with_most_of_the_address_with_most_goes(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(client_sizes, "SIZE_MAX", 4 << 20)
+        registry = ClientRegistry()
+        asked = []
+        registry.pressed = lambda: asked.append(1)
+        honest = [Peer("10.0.0.1", n) for n in range(200)] + [Peer("10.0.0.9", n) for n in range(20)]
+        for peer in honest:
+            registry.heartbeat(peer, beat(f"c{peer}", consumer("g", "T:A||B||C")), 0)
+        strangers = [Peer("10.0.0.9", 1_000 + n) for n in range(10)]
+        for peer in strangers:
+            data = beat(f"s{peer}", ConsumerData("s", subscriptions=(from_heartbeat("T", tags(peer)),)))
+            registry.heartbeat(peer, data, 0)
+        assert asked, "room is wanted"
+        closed = [peer for dead, _changed in registry.make_room() for peer in dead]
+        assert closed and set(closed) < set(strangers)
+        assert registry.sizes.size <= 4 << 20
+        assert registry.consumer_ids("g") == [f"c{peer}" for peer in honest]
+
+    def test_beyond_the_bound_a_heartbeat_is_refused_until_there_is_room(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        registry = ClientRegistry()
+        registry.heartbeat("p1", beat("c", consumer("g", "T")), 0)
+        monkeypatch.setattr(client_sizes, "SIZE_MAX", 500)
+        with pytest.raises(HeartbeatRefused, match="try again in a moment"):
+            registry.heartbeat("p2", beat("c", consumer("g", "T")), 0)
+
+    def test_a_table_keeps_no_large_subscription_of_a_member_that_has_gone(self) -> None:
+        """A stranger's second, small member kept what its first one had sent."""
+        registry = ClientRegistry()
+        large = ConsumerData("g", subscriptions=(from_heartbeat("T", tags("a"), 9),))
+        registry.heartbeat("p1", beat("c1", large), 0)
+        registry.heartbeat("p2", beat("c2", consumer("g", "T:B")), 0)
+        registry.closed("p1")
+        wish = registry.subscription("g", "T")
+        assert wish is not None and wish.expression == "B"
+
+    def test_one_group_has_a_thousand_subscriptions_and_no_more(self) -> None:
+        entry = b'{"topic":"T%d","subString":"*"}'
+        for count, is_read in ((1_000, True), (1_001, False)):
+            topics = b",".join(entry % n for n in range(count))
+            body = (
+                b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[%b]}]}' % topics
+            )
+            if is_read:
+                assert len(HeartbeatData.decode(body).consumers[0].subscriptions) == 1_000
+            else:
+                with pytest.raises(HeartbeatRefused, match="1001 subscriptions of one group"):
+                    HeartbeatData.decode(body)
+
+
+class TestSteps:
+    """A stranger's connection is in a thousand groups, and so are a hundred others."""
+
+    def test_the_end_of_a_connection_in_a_thousand_groups_is_taken_in_steps(self) -> None:
+        registry = ClientRegistry()
+        consumers = [consumer(f"g{n}") for n in range(GROUPS_PER_CLIENT_MAX)]
+        names = tuple(f"p{n}" for n in range(GROUPS_PER_CLIENT_MAX))
+        for peer in ("stays", "goes"):
+            registry.heartbeat(peer, beat(peer, *consumers, producers=names), 0)
+        changed: list[str] = []
+        left = []
+        for _ in registry.closed_in_slices("goes", changed):
+            left.append(sum(len(registry.members_of(f"g{n}")) for n in range(GROUPS_PER_CLIENT_MAX)))
+        assert len(left) == 40
+        assert max(before - after for before, after in pairwise([2_000, *left])) <= 50
+        assert changed == [f"g{n}" for n in range(GROUPS_PER_CLIENT_MAX)]
+        assert registry.client_count == 1
+
+    def test_the_look_at_all_clients_is_taken_in_steps(self) -> None:
+        registry = ClientRegistry()
+        for peer in range(2_000):
+            registry.heartbeat(peer, beat(f"c{peer}", consumer("g"), consumer("h")), 0)
+        dead = [some for some, _changed in registry.expire_in_slices(1_000_000)]
+        assert len(dead) > 10 and max(map(len, dead)) <= 200
+        assert sum(map(len, dead)) == 2_000
+
+    def test_members_of_a_thousand_groups_are_compared_some_thousand_times_and_no_more(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        registry = ClientRegistry()
+        for peer in range(30):
+            registry.heartbeat(peer, beat(f"c{peer}", *(consumer(f"g{n}") for n in range(200))), 0)
+        compared = 0
+        agree = clients._agree
+
+        def counted(one: clients.Member, other: clients.Member) -> bool:
+            nonlocal compared
+            compared += 1
+            return agree(one, other)
+
+        monkeypatch.setattr(clients, "_agree", counted)
+        assert registry.conflict_of(3, [f"g{n}" for n in range(200)]) is None
+        assert 500 < compared <= 2_000
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A connection from an address."""
+
+    peer_host: str
+    port: int
 
 
 class TestWhatToolsAreTold:
@@ -329,24 +483,25 @@ def test_any_story_agrees_with_a_table_of_connection_group_and_time(
     registry, dumb, now_ms = ClientRegistry(), dict[tuple[int, str], int](), 0
     for action, peer, groups, wait_ms in story:
         now_ms += wait_ms
-        notifications: list[Notification] = []
+        changed: list[str] = []
         if action == "beat":
             data = beat(f"c{peer}", *(consumer(group) for group in sorted(groups)))
-            notifications = registry.heartbeat(peer, data, now_ms)
+            changed = registry.heartbeat(peer, data, now_ms)
             dumb |= {(peer, group): now_ms for group in groups}
         elif action == "unregister":
             for group in sorted(groups):
-                notifications += registry.unregister(peer, consumer_group=group)
+                changed += registry.unregister(peer, consumer_group=group)
                 dumb.pop((peer, group), None)
         elif action == "close":
-            notifications = registry.closed(peer)
+            changed = registry.closed(peer)
             dumb = {pair: seen for pair, seen in dumb.items() if pair[0] != peer}
         else:
             before = {pair[0] for pair in dumb}
-            dead, notifications = registry.expire(now_ms)
+            dead, changed = registry.expire(now_ms)
             dumb = {pair: seen for pair, seen in dumb.items() if now_ms - seen <= 120_000}
             assert set(dead) == before - {pair[0] for pair in dumb}
         for group in ("g", "h", "i"):
             assert set(registry.consumer_ids(group)) == {f"c{p}" for p, g in dumb if g == group}
         assert registry.client_count == len({pair[0] for pair in dumb})
-        assert all((n.peer, n.group) in dumb for n in notifications)
+        assert all((peer, group) in dumb for group in changed for peer in registry.members_of(group))
+        assert bool(registry.sizes.size) == bool(dumb)
