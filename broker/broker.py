@@ -454,7 +454,7 @@ class Broker:
         """Drop clients without a heartbeat; every ten seconds."""
         now = self.context.monotonic_ms()
         self._work.begin(self._expire_clients(now))
-        self.context.locks.expire(now)
+        self._work.begin(self.context.locks.expire(now))
         self.filters.prune(self.context.now_ms())
         for finding in self.clients.take_findings():
             log.warning("clients", finding=finding)

@@ -80,6 +80,8 @@ class AdminRelay:
         header = decode_header(RelayHeader, request.ext)
         group, client_id = header.consumer_group, header.client_id
         ext = {**request.ext, "brokerName": self._broker.config.broker_name}
+        # The client may take seconds to answer, and nothing of this is needed for its answer.
+        request.body, request.ext, request.language = b"", {}, ""
 
         def answered(answer: Command | None) -> None:
             if answer is None:

@@ -22,6 +22,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
+from sys import getsizeof
 from typing import Any, Final
 
 from broker.consume.bloom import BloomGeometry
@@ -29,6 +30,7 @@ from broker.remoting.refused import RequestRefused
 from broker.settings.config import BrokerConfig
 from broker.state.data_version import int_of
 from broker.state.json_text import TextSlices, object_entry, object_text, value_entry
+from broker.state.shares import Shares, Stranger
 from broker.state.subscription import SQL92, TAG, SubscriptionData
 from ropewalk.codes import ResponseCode
 from ropewalk.filter import PropertyFilter
@@ -45,12 +47,13 @@ from ropewalk.format.properties import P, find_property
 __all__ = ["FilterData", "FilterRules", "FilterTable", "check_expression"]
 
 ENTRIES_MAX: Final = 20_000
-CHARACTERS_MAX: Final = 32 << 20
-"""Of all expressions together: they come from whoever sends a heartbeat."""
+SIZE_MAX: Final = 128 << 20
+"""Bytes of all expressions, compiled: they come from whoever sends a heartbeat. One address leaves half of it."""
 _FILTERS_PER_STEP: Final = 50
 """Filters whose entries of the file are written before others are served."""
 NEW_CHARACTERS_MAX: Final = 32_768
 """Of expressions that one heartbeat of a group has compiled. What is more waits for the next heartbeat."""
+_ENTRY_SIZE: Final = 600
 _DEAD_AT_LOAD_MS = 30_000
 _DISABLED = (
     "The broker does not support consumer to filter message by {}: enablePropertyFilter is false. Set it in the "
@@ -139,12 +142,14 @@ class FilterTable:
         self._groups: dict[str, dict[str, FilterData]] = {}
         """Group -> topic -> entry."""
         self._count = 0
-        self._characters = 0
+        self.size = 0
+        """Bytes of all entries."""
+        self._shares = Shares(SIZE_MAX)
 
     # -- heartbeats ----------------------------------------------------------------------------------
 
     def register_in_slices(
-        self, group: str, wishes: Collection[SubscriptionData], now_ms: int
+        self, group: str, wishes: Collection[SubscriptionData], now_ms: int, by: Stranger | None = None
     ) -> Generator[None, None, None]:
         """Take subscriptions over as `register` does; an expression that is not known yet is read in steps."""
         left = NEW_CHARACTERS_MAX
@@ -154,9 +159,11 @@ class FilterTable:
                 if left < 0:
                     break
                 yield from self.prepare(wish)
-        self.register(group, wishes, now_ms)
+        self.register(group, wishes, now_ms, by)
 
-    def register(self, group: str, wishes: Collection[SubscriptionData], now_ms: int) -> None:
+    def register(
+        self, group: str, wishes: Collection[SubscriptionData], now_ms: int, by: Stranger | None = None
+    ) -> None:
         """Take over the subscriptions of a group's heartbeat; filters of topics that it no longer names become dead.
 
         A newer version of the client replaces an older one. An expression that cannot be read leaves nothing behind,
@@ -183,7 +190,7 @@ class FilterTable:
             left -= len(wish.expression)
             if data is not None:
                 self._remove(data)
-            self._add(group, wish, now_ms)
+            self._add(group, wish, now_ms, by)
             known = self._groups.get(group)
         if known:
             topics = {wish.topic for wish in wishes}
@@ -208,19 +215,35 @@ class FilterTable:
         for data in expired:
             self._remove(data)
 
-    def _add(self, group: str, wish: SubscriptionData, now_ms: int) -> None:
-        if self._count >= ENTRIES_MAX or self._characters + len(wish.expression) > CHARACTERS_MAX:
-            return
+    def _add(self, group: str, wish: SubscriptionData, now_ms: int, by: Stranger | None) -> None:
         try:
             compiled = self._compile(wish.expression, wish.expression_type)
         except SqlSyntaxError:
             return
+        size = _size_of(wish.expression, compiled)
+        if self._is_full(size):
+            self._remove_dead(size)
+        if self._is_full(size) or self._shares.refuses(by, self.size, size):
+            return
+        self._shares.add((group, wish.topic), by)
+        self._shares.grow((group, wish.topic), size - 1)
         self._put(FilterData(wish.topic, group, wish.expression, wish.version, now_ms, compiled))
+
+    def _is_full(self, size: int) -> bool:
+        return self._count >= ENTRIES_MAX or self.size + size > SIZE_MAX
+
+    def _remove_dead(self, size: int) -> None:
+        """Remove the filters that have been dead for longest, until there is room, if they are enough."""
+        dead = [data for entries in self._groups.values() for data in entries.values() if data.is_dead]
+        for data in sorted(dead, key=lambda each: each.dead_ms):
+            if not self._is_full(size):
+                break
+            self._remove(data)
 
     def _put(self, data: FilterData) -> None:
         self._groups.setdefault(data.group, {})[data.topic] = data
         self._count += 1
-        self._characters += len(data.expression)
+        self.size += _size_of(data.expression, data.compiled)
         self.generation += 1
 
     def _remove(self, data: FilterData) -> None:
@@ -229,7 +252,9 @@ class FilterTable:
         if not entries:
             del self._groups[data.group]
         self._count -= 1
-        self._characters -= len(data.expression)
+        size = _size_of(data.expression, data.compiled)
+        self.size -= size
+        self._shares.discard((data.group, data.topic), size)
         self.generation += 1
 
     def _kill(self, data: FilterData, now_ms: int) -> None:
@@ -333,19 +358,26 @@ class FilterTable:
             if not isinstance(expression, str) or not isinstance(kind, str):
                 findings.append(f"the filter of group {group} for topic {topic} has no expression")
                 continue
-            if self._count >= ENTRIES_MAX or self._characters + len(expression) > CHARACTERS_MAX:
-                findings.append(f"more than {ENTRIES_MAX} filters; the rest is left out")
-                break
             try:
                 compiled = self._compile(expression, kind)
             except SqlSyntaxError as exc:
                 findings.append(f"the filter of group {group} for topic {topic} is left out: {exc}")
                 continue
+            if self._is_full(_size_of(expression, compiled)):
+                findings.append(
+                    f"more than {ENTRIES_MAX} filters, or {SIZE_MAX} bytes of them; the rest is left out"
+                )
+                break
             born = int_of(entry.get("bornTime"), 0)
             dead = int_of(entry.get("deadTime"), 0) or max(born, now_ms - _DEAD_AT_LOAD_MS)
             version = int_of(entry.get("clientVersion"), 0)
             self._put(FilterData(topic, group, expression, version, born, compiled, dead))
         return findings
+
+
+def _size_of(expression: str, compiled: SqlFilter) -> int:
+    """Return the bytes that an entry takes, about."""
+    return compiled.size + getsizeof(expression) + _ENTRY_SIZE
 
 
 def check_expression(rules: FilterRules, expression: str, kind: str) -> SqlFilter:

@@ -32,7 +32,7 @@ from broker.state.subscription import (
 )
 from broker.state.topics import TopicTable
 from broker.waiting.catch_up_pulls import CatchUpPulls
-from broker.waiting.held_pulls import HeldPull, PullHold
+from broker.waiting.held_pulls import HeldPull, PullHold, size_of
 from ropewalk.codes import FrameFlag, PullSysFlag, RequestCode, ResponseCode
 from ropewalk.format.headers import PullMessageHeader, json_decoder
 from ropewalk.format.remoting import JSON, Command, encode_frame
@@ -189,7 +189,9 @@ class PullProcessor:
             )
             held.deadline_ms = self._monotonic_ms() + min(wait_ms, SUSPEND_MS_MAX)
         if put_off:
-            self._catch_up.add(session, lambda: self._read_put_off(held, may_hold=bool(suspend)))
+            request.forget()
+            kept = size_of(held)
+            self._catch_up.add(session, lambda: self._read_put_off(held, may_hold=bool(suspend)), kept)
         else:
             self._read(held, may_hold=bool(suspend))
 

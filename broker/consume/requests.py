@@ -106,7 +106,7 @@ class Requests:
                 if not data.without_sub:
                     for consumer in part.consumers:
                         yield from self._filters.register_in_slices(
-                            consumer.group, consumer.subscriptions, now
+                            consumer.group, consumer.subscriptions, now, session
                         )
                 self._notifier.notify(changed)
                 if len(part.consumers) < len(known):

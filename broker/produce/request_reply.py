@@ -107,7 +107,9 @@ class ReplyProcessor:
         push = self._push(session, header, properties, now)
         deadline = self._monotonic_ms() + PUSH_TIMEOUT_MS
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-        if not self._asks.ask(requester, code, encode_header(push), request.body, deadline, answered):
+        body = request.body
+        request.forget()
+        if not self._asks.ask(requester, code, encode_header(push), body, deadline, answered):
             answer(f"push reply message to {client_id} fail: too many pushes wait, or it is gone")
 
     def _push(

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from sys import getsizeof
+from typing import Any, Final, NamedTuple
 
 from broker.state.data_version import int_of
 from broker.state.shares import Shares, Stranger
@@ -29,6 +30,9 @@ BODY_SIZE_MAX = 4 << 20
 QUEUES_PER_STEP = 100
 """Queues that are read, locked or unlocked before others are served."""
 _NAME_SIZE_MAX = 1_024
+LOCKS_SIZE_MAX: Final = 256 << 20
+"""Bytes of all locks; those of 200,000 queues with ordinary names take two thirds of it."""
+_LOCK_SIZE: Final = 600
 
 
 class LockedQueue(NamedTuple):
@@ -106,6 +110,8 @@ def _queue(value: object) -> LockedQueue:
 class _Lock:
     client_id: str
     seen_ms: int
+    size: int
+    """Bytes that it takes, about."""
 
 
 class LockTable:
@@ -113,8 +119,11 @@ class LockTable:
 
     def __init__(self, locks_max: int = LOCKS_MAX) -> None:
         self._shares = Shares(locks_max)
+        self._sizes = Shares(LOCKS_SIZE_MAX)
         self._groups: dict[str, dict[LockedQueue, _Lock]] = {}
         self._count = 0
+        self.size = 0
+        """Bytes of all locks."""
 
     def __len__(self) -> int:
         return self._count
@@ -126,13 +135,23 @@ class LockTable:
         for queue in dict.fromkeys(request.queues):
             lock = locks.get(queue)
             if lock is None:
-                if self._shares.refuses(by, self._count):
+                size = _size_of(request, queue)
+                if self._shares.refuses(by, self._count) or self._sizes.refuses(by, self.size, size):
                     continue
                 self._count += 1
+                self.size += size
                 self._shares.add((request.group, queue), by)
-                locks[queue] = _Lock(request.client_id, now_ms)
-            elif lock.client_id == request.client_id or _expired(lock, now_ms):
+                self._sizes.add((request.group, queue), by)
+                self._sizes.grow((request.group, queue), size - 1)
+                locks[queue] = _Lock(request.client_id, now_ms, size)
+            elif lock.client_id == request.client_id:
+                lock.seen_ms = now_ms
+            elif _expired(lock, now_ms):
                 lock.client_id, lock.seen_ms = request.client_id, now_ms
+                grown = _size_of(request, queue) - lock.size
+                lock.size += grown
+                self.size += grown
+                self._sizes.grow((request.group, queue), grown)
             else:
                 continue
             granted.append(queue)
@@ -156,19 +175,33 @@ class LockTable:
         """Tell whether a group holds any lock that has not expired."""
         return any(not _expired(lock, now_ms) for lock in self._groups.get(group, {}).values())
 
-    def expire(self, now_ms: int) -> None:
-        """Drop expired locks; call every ten seconds or so. Nothing but memory depends on it."""
-        for group, locks in tuple(self._groups.items()):
-            self._drop(group, [queue for queue, lock in locks.items() if _expired(lock, now_ms)])
+    def expire(self, now_ms: int) -> Iterator[None]:
+        """Drop expired locks, some at each step; call every ten seconds or so. Nothing but memory depends on it."""
+        looked_at = 0
+        for group in tuple(self._groups):
+            for queue, lock in tuple(self._groups.get(group, {}).items()):
+                looked_at += 1
+                if looked_at % QUEUES_PER_STEP == 0:
+                    yield
+                if _expired(lock, now_ms) and self._groups.get(group, {}).get(queue) is lock:
+                    self._drop(group, (queue,))
 
     def _drop(self, group: str, queues: Iterable[LockedQueue]) -> None:
         locks = self._groups.get(group, {})
         for queue in queues:
-            del locks[queue]
+            size = locks.pop(queue).size
             self._count -= 1
+            self.size -= size
             self._shares.discard((group, queue))
+            self._sizes.discard((group, queue), size)
         if not locks:
             self._groups.pop(group, None)
+
+
+def _size_of(request: LockRequest, queue: LockedQueue) -> int:
+    return _LOCK_SIZE + sum(
+        map(getsizeof, (request.group, request.client_id, queue.broker_name, queue.topic))
+    )
 
 
 def _expired(lock: _Lock, now_ms: int) -> bool:

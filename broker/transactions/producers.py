@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from broker.remoting.session import Session
 from broker.state.clients import ClientRegistry
+from broker.state.shares import Shares
 
 __all__ = ["CheckTargets"]
 
 GROUPS_MAX = 20_000
 SESSIONS_MAX = 16
 """Connections of a group that are remembered because they sent; the newest ones."""
+GROUPS_PER_SESSION_MAX = 100
+"""Groups for which a connection is remembered because it sent; the newest ones."""
+NAME_SIZE_MAX = 255
+"""Characters of the name of a group that may be remembered."""
 
 
 class CheckTargets:
@@ -23,19 +28,24 @@ class CheckTargets:
         self._clients = clients
         self._senders: dict[str, dict[Session, None]] = {}
         self._groups: dict[Session, dict[str, None]] = {}
+        self._shares = Shares(GROUPS_MAX)
         self._turn = 0
 
     def sent(self, group: str, session: Session) -> None:
         """Remember that a half message of this group came on this connection."""
         senders = self._senders.get(group)
         if senders is None:
-            if len(self._senders) >= GROUPS_MAX:
+            if len(group) > NAME_SIZE_MAX or self._shares.refuses(session, len(self._senders)):
                 return
             senders = self._senders[group] = {}
+            self._shares.add(group, session)
         if session in senders:
             return
         senders[session] = None
-        self._groups.setdefault(session, {})[group] = None
+        groups = self._groups.setdefault(session, {})
+        groups[group] = None
+        if len(groups) > GROUPS_PER_SESSION_MAX:
+            self._remove(session, next(iter(groups)))
         if len(senders) > SESSIONS_MAX:
             self._remove(next(iter(senders)), group)
 
@@ -49,6 +59,7 @@ class CheckTargets:
         del senders[session]
         if not senders:
             del self._senders[group]
+            self._shares.discard(group)
         groups = self._groups[session]
         del groups[group]
         if not groups:

@@ -43,6 +43,8 @@ QUIET_TURN_S: Final = 0.00005
 FREE_TURN_S: Final = 0.002
 """The longest reading in a turn where nothing is appended, and only what was queued is left to read."""
 PULLS_MAX: Final = 10_000
+SIZE_MAX: Final = 64 << 20
+"""Bytes that queued pulls keep, as far as their clients sent them."""
 
 Read: TypeAlias = Callable[[], None]
 
@@ -145,19 +147,22 @@ class CatchUpPulls:
         self.share = CatchUpShare(percent)
         self.size = 0
         self._clock = clock
-        self._reads: OrderedDict[Session, deque[Read]] = OrderedDict()
+        self.kept = 0
+        """Bytes that queued pulls keep."""
+        self._reads: OrderedDict[Session, deque[tuple[Read, int]]] = OrderedDict()
         """The sessions with queued pulls, the one that is next first; none of their queues is empty."""
 
-    def add(self, session: Session, read: Read) -> None:
-        """Queue a pull up behind those of its session; one too many is read at once."""
-        if self.size >= PULLS_MAX:
+    def add(self, session: Session, read: Read, kept: int = 0) -> None:
+        """Queue a pull, which keeps so many bytes, up behind those of its session; one too many is read at once."""
+        if self.size >= PULLS_MAX or self.kept + kept > SIZE_MAX:
             read()
             return
         reads = self._reads.get(session)
         if reads is None:
             reads = self._reads[session] = deque()
-        reads.append(read)
+        reads.append((read, kept))
         self.size += 1
+        self.kept += kept
 
     def run(self) -> None:
         """Answer queued pulls, as many as the share allows. HOT: once a turn."""
@@ -165,8 +170,9 @@ class CatchUpPulls:
         began = clock()
         while reads and share.may_read:
             session, queued = reads.popitem(last=False)
-            read = queued.popleft()
+            read, kept = queued.popleft()
             self.size -= 1
+            self.kept -= kept
             if queued:
                 reads[session] = queued
             read()
@@ -178,4 +184,6 @@ class CatchUpPulls:
 
     def release(self, session: Session) -> None:
         """Forget the pulls of a session that is gone."""
-        self.size -= len(self._reads.pop(session, ()))
+        gone = self._reads.pop(session, ())
+        self.size -= len(gone)
+        self.kept -= sum(kept for _read, kept in gone)

@@ -451,6 +451,11 @@ def _size_of(key: Filter) -> int:
     return getsizeof(key) + _CODE_SIZE * len(key) if isinstance(key, frozenset) else key.size
 
 
+def size_of(held: HeldPull) -> int:
+    """Return the bytes that the filter of a pull takes, about."""
+    return _size_of(_filter_of(held))
+
+
 def _filter_of(held: HeldPull) -> Filter:
     """Return the filter by which a hold is grouped; None for everything."""
     return held.wanted if held.wanted is not None else held.codes

@@ -1,9 +1,11 @@
 """Request-reply: an answer finds the client that asked, and the responder hears whether it did."""
 
+import gc
 from collections.abc import Callable
 
 import pytest
 
+from broker.remoting.request import Request
 from ropewalk.codes import FrameFlag, RequestCode, ResponseCode
 from ropewalk.format.properties import parse_properties
 from ropewalk.format.remoting import Command, encode_frame
@@ -80,6 +82,18 @@ def test_an_answer_is_pushed_to_who_asked(running: InProcess, code: int) -> None
     assert answer.code == ResponseCode.SUCCESS
     assert (answer.ext["queueId"], answer.ext["queueOffset"]) == ("0", "0")
     assert (answer.ext["MSG_REGION"], answer.ext["TRACE_ON"]) == ("DefaultRegion", "true")
+
+
+def test_nothing_is_kept_of_an_answer_that_its_requester_is_slow_to_take(running: InProcess) -> None:
+    """A stranger that answers itself and takes nothing had ten thousand answers of megabytes kept."""
+    asker, responder = requester(running), running.connect()
+    opaque = reply(responder)
+    push = pushed(asker)
+    (waiting,) = [each for each in gc.get_objects() if isinstance(each, Request) and each.opaque == opaque]
+    assert not waiting.body and not waiting.ext and len(bytes(waiting.json)) == 0
+    del waiting
+    take(asker, push)
+    assert responder.answer(opaque).code == ResponseCode.SUCCESS
 
 
 def test_the_answer_is_stored_too(running: InProcess) -> None:

@@ -28,6 +28,8 @@ from ropewalk.format.headers import PullMessageHeader, json_decoder
 from ropewalk.format.remoting import FRAME_SIZE_MAX, decode_json_header
 
 TEMPLATES_MAX: Final = 16
+_HEADER_SIZE_MAX: Final = 2 << 10
+"""Bytes of a header that is learned: a template keeps all of it."""
 _SAME_SIZE_MAX: Final = 4
 """Templates of one length: topics whose names are of one length are no rarity."""
 _LEARN_INTERVAL_MAX: Final = 4096
@@ -127,7 +129,11 @@ class PullTemplates:
 
 def learn_template(payload: bytes) -> PullTemplate | None:
     """Learn from a request; None if its header cannot be cut, or its pull is none that a template is of use for."""
-    if payload[0] or 4 + int.from_bytes(payload[:4], "big") != len(payload):
+    if (
+        len(payload) > _HEADER_SIZE_MAX
+        or payload[0]
+        or 4 + int.from_bytes(payload[:4], "big") != len(payload)
+    ):
         return None
     found = _read(payload)
     if found is None:

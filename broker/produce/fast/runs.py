@@ -32,7 +32,7 @@ from broker.produce.fast.many_topics import (
     many_topics_template,
     store_many_topics_run,
 )
-from broker.produce.fast.template_cache import SendTemplates
+from broker.produce.fast.template_cache import HEADER_SIZE_MAX, SendTemplates
 from broker.produce.responses import PREFIX
 from broker.produce.send import NewHalf, Placed, SendProcessor
 from broker.produce.targets import Target
@@ -194,7 +194,7 @@ class SendRuns:
             owed.append((frame.opaque, frame.flag, queue_id, key, handle, wait))
             if learns:
                 learns = False
-                if templates.wants_another():
+                if int.from_bytes(payload[:4], "big") <= HEADER_SIZE_MAX and templates.wants_another():
                     self._learn(session, templates, payload, frame, target, message, key, wait, placed)
         else:
             index = end

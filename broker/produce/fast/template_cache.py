@@ -14,6 +14,8 @@ from broker.produce.fast.many_topics import ManyTopicsTemplate
 __all__ = ["SendTemplates"]
 
 TEMPLATES_MAX: Final = 8
+HEADER_SIZE_MAX: Final = 4 << 10
+"""Bytes of a header that is learned: a template keeps all of it."""
 _PATIENCE_MAX: Final = 4096
 
 

@@ -1,11 +1,13 @@
 """Requests that a consumer answers through the broker."""
 
+import gc
 from itertools import count
 
 import pytest
 
 from broker.admin.base import AdminContext
 from broker.admin.relay import ANSWER_SIZE_MAX, RELAY_TIMEOUT_MS, STATUS_TIMEOUT_MS
+from broker.remoting.request import CommandRequest
 from ropewalk.client.admin.cluster import ADMIN_TIMEOUT_S
 from ropewalk.codes import FrameFlag, RequestCode, ResponseCode
 from ropewalk.format import fastjson
@@ -52,6 +54,19 @@ def test_what_a_client_says_about_itself_comes_back_as_it_said_it(client: Client
     answer = client.answer(opaque)
     assert (answer.code, answer.remark, answer.ext) == (0, "fine", {"x": "y"})
     assert answer.body == b'{"mqTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{}}}'
+
+
+def test_nothing_is_kept_of_a_question_that_its_client_is_slow_to_answer(
+    client: Client, member: Client
+) -> None:
+    ext = {"consumerGroup": "g", "clientId": "c1", "jstackEnable": False}
+    opaque = client.ask(INFO, ext, bytes(100_000))
+    request = asked(member)
+    assert len(request.body) == 100_000
+    waiting = [each for each in gc.get_objects() if isinstance(each, CommandRequest) and each.code == INFO]
+    assert [(each.opaque, each.body, each.ext) for each in waiting] == [(opaque, b"", {})]
+    give(member, request, 0, b"fine")
+    assert client.answer(opaque).body == b"fine"
 
 
 def test_an_answer_that_no_frame_can_hold_becomes_a_refusal(running: InProcess, client: Client) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from broker.consume import filtered_read
+from broker.consume import filtered_read, filters
 from broker.consume.bloom import BloomGeometry
-from broker.consume.filters import CHARACTERS_MAX, NEW_CHARACTERS_MAX, FilterRules, FilterTable
+from broker.consume.filters import NEW_CHARACTERS_MAX, FilterRules, FilterTable
 from broker.state.subscription import SubscriptionData
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.record import decode_records
@@ -19,6 +19,7 @@ from ropewalk.format.remoting import Command
 from ropewalk.format.sliced_json import finish
 from tests.broker.harness import Client, InProcess, heartbeat_body, pull_ext, request, send_ext
 from tests.support.clocks import START_MS
+from tests.support.links import From
 
 StartBroker = Callable[..., InProcess]
 V2 = RequestCode.SEND_MESSAGE_V2
@@ -316,12 +317,49 @@ def test_one_heartbeat_has_a_bounded_text_compiled_and_the_next_goes_on(table: F
     assert known == [2, 4, 5]
 
 
-def test_all_expressions_together_are_bounded(table: FilterTable) -> None:
-    size = NEW_CHARACTERS_MAX
-    for n in range(CHARACTERS_MAX // size + 3):
-        table.register(f"g{n}", [wish("a = 1".ljust(size))], 5)
-    assert table.get("T", f"g{CHARACTERS_MAX // size - 1}") is not None
-    assert table.get("T", f"g{CHARACTERS_MAX // size}") is None
+def chain(number: int) -> str:
+    """An expression of which the compiled form is a hundred times as large as the text."""
+    return " OR ".join(f"a={number * 100 + n}" for n in range(50))
+
+
+def test_all_expressions_together_have_a_bound_of_the_bytes_that_they_are_compiled_to(
+    table: FilterTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filters, "SIZE_MAX", 400_000)
+    for n in range(40):
+        table.register(f"g{n}", [wish(chain(n))], 5)
+    known = [n for n in range(40) if table.get("T", f"g{n}") is not None]
+    assert known == list(range(len(known))) and 5 < len(known) < 20
+    assert 300_000 < table.size <= 400_000
+    for n in known:
+        table.register(f"g{n}", [wish("a = 1", version=2)], 6)
+    assert table.size < len(known) * 5_000
+
+
+def test_where_there_is_no_room_those_go_whose_groups_are_gone_for_longest(
+    table: FilterTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's expressions were kept for a day after it had gone."""
+    monkeypatch.setattr(filters, "SIZE_MAX", 400_000)
+    for n in range(40):
+        table.register(f"g{n}", [wish(chain(n))], 5)
+    for n in (3, 2):
+        table.unregister(f"g{n}", 10 - n)
+    table.register("late", [wish(chain(41))], 9)
+    assert table.get("T", "late") is not None
+    assert table.get("T", "g3") is None and table.get("T", "g2") is not None
+
+
+def test_one_address_leaves_half_of_the_room_for_expressions_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(filters, "SIZE_MAX", 400_000)
+    table = FilterTable(FilterRules(enabled=True), BloomGeometry())
+    for n in range(40):
+        table.register(f"g{n}", [wish(chain(n))], 5, From("10.0.0.9"))
+    assert table.size <= 250_000
+    table.register("honest", [wish(chain(41))], 5, From("10.0.0.1"))
+    assert table.get("T", "honest") is not None
 
 
 def test_the_file_has_rocketmqs_shape(table: FilterTable) -> None:

@@ -1,6 +1,7 @@
 """Queue locks: the table by itself, and codes 41 and 42 over it."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,6 +21,11 @@ def queues(*ids: int) -> tuple[LockedQueue, ...]:
 
 def wish(client_id: str, *ids: int, group: str = "g") -> LockRequest:
     return LockRequest(group, client_id, queues(*ids))
+
+
+def expire(table: LockTable, now_ms: int) -> None:
+    for _ in table.expire(now_ms):
+        pass
 
 
 @pytest.fixture
@@ -74,9 +80,9 @@ def test_a_queue_named_twice_is_locked_once(table: LockTable) -> None:
 def test_what_has_expired_is_forgotten(table: LockTable) -> None:
     table.lock(wish("a", 0), 0)
     table.lock(wish("a", 1), 10)
-    table.expire(EXPIRY_MS + 5)
+    expire(table, EXPIRY_MS + 5)
     assert len(table) == 1
-    table.expire(EXPIRY_MS + 11)
+    expire(table, EXPIRY_MS + 11)
     assert len(table) == 0
 
 
@@ -86,7 +92,7 @@ def test_an_address_that_has_as_many_locks_as_are_free_gets_no_more_of_them_and_
     assert table.lock(wish("a", *range(9)), 0, greedy) == list(queues(*range(5)))
     assert table.lock(wish("z", 0, 1, group="other"), 0, honest) == list(queues(0, 1))
     assert table.lock(wish("a", 7), 0, greedy) == []
-    table.expire(60_001)
+    expire(table, 60_001)
     assert table.lock(wish("a", 7), 60_001, greedy) == list(queues(7))
 
 
@@ -191,3 +197,26 @@ def test_a_body_that_is_no_lock_request_is_answered_with_an_error(
 def test_a_body_beyond_all_measure_is_not_even_read() -> None:
     with pytest.raises(ValueError, match="bytes"):
         LockRequest.decode(bytes(locks.BODY_SIZE_MAX + 1))
+
+
+def test_locks_with_long_names_have_a_bound_of_bytes_and_one_address_leaves_half_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stranger locked queues with names of a thousand characters by the hundred thousand."""
+    monkeypatch.setattr(locks, "LOCKS_SIZE_MAX", 1 << 20)
+    table = LockTable()
+    for n in range(1_000):
+        name = f"{n:04}" * 250
+        table.lock(LockRequest(name, name, (LockedQueue(name, 0, name),)), 0, From("10.0.0.9"))
+    assert 400_000 < table.size < 700_000
+    assert table.lock(wish("a", 0), 0, From("10.0.0.1")) == list(queues(0))
+    table.lock(wish("b" * 1_000, 0), EXPIRY_MS + 1, From("10.0.0.1"))
+    expire(table, 2 * EXPIRY_MS + 9)
+    assert (len(table), table.size) == (0, 0)
+
+
+def test_expired_locks_are_dropped_in_steps(table: LockTable) -> None:
+    table.lock(wish("a", *range(1_000)), 0)
+    left = [len(table) for _ in table.expire(EXPIRY_MS + 5)]
+    assert len(left) == 10 and max(before - after for before, after in pairwise([1_000, *left])) <= 100
+    assert len(table) == 0

@@ -266,6 +266,24 @@ def test_a_pull_too_many_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (done, pulls.size) == ([3, 4], 3)
 
 
+def test_queued_pulls_keep_so_many_bytes_and_the_next_is_read_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stranger's pulls far behind bring thousands of tags each."""
+    monkeypatch.setattr(catch_up_pulls, "SIZE_MAX", 1_000)
+    pulls = CatchUpPulls(5, lambda: 0.0)
+    done: list[int] = []
+    for n in range(5):
+        pulls.add(session(n), partial(done.append, n), 300)
+    assert (done, pulls.size, pulls.kept) == ([3, 4], 3, 900)
+    pulls.run()
+    assert (pulls.size, pulls.kept) == (0, 0)
+    gone = session(7)
+    pulls.add(gone, partial(done.append, 7), 300)
+    pulls.release(gone)
+    assert (pulls.size, pulls.kept) == (0, 0)
+
+
 def test_a_share_is_a_percentage() -> None:
     for percent in (0, 101):
         with pytest.raises(AssertionError):

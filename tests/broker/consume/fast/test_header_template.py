@@ -264,6 +264,14 @@ def test_a_header_whose_numbers_stand_elsewhere_too_is_not_learned(old: bytes, n
         assert found is None
 
 
+@pytest.mark.parametrize(("blanks", "is_learned"), [(1_000, True), (2_100, False)])
+def test_a_long_header_is_not_kept(blanks: int, is_learned: bool) -> None:
+    """A stranger had the broker keep dozens of headers of 40 KB for each connection."""
+    text = request(PULL, pull_ext("T"), opaque=1234)[8:]
+    found = learn_template(frame_of(text.replace(b'"flag":0', b'"flag":0' + b" " * blanks, 1))[4:])
+    assert (found is not None) is is_learned
+
+
 def test_the_port_that_serves_no_pulls_does_not_serve_known_ones_either(tmp_path: Path) -> None:
     with InProcess(config_of(tmp_path)) as running:
         client = running.connect(fast=True)

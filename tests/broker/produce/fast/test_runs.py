@@ -242,6 +242,11 @@ def test_most_of_a_loads_messages_take_the_fast_way(running: InProcess) -> None:
     payloads = [request(V2, send_ext("T"), b"x", opaque=n)[4:] for n in range(10)]
     assert intake.take_run(client.session, payloads, 0) == 10
     assert client.session.fast.sends.known, "a header that comes again is learned"
+    long = running.connect()
+    properties = {"UNIQ_KEY": UNIQ, "WAIT": "true", "K": "v" * 5_000}
+    frames = [request(V2, send_ext("T", properties=properties), b"x", opaque=n)[4:] for n in range(10)]
+    assert intake.take_run(long.session, frames, 0) in (0, 10)
+    assert not long.session.fast.sends.known, "a long one is read anew: a template keeps all of it"
     assert intake.take_run(client.session, payloads, 4) == 10
     pull = request(RequestCode.PULL_MESSAGE, pull_ext("T"))[4:]
     assert intake.take_run(client.session, [*payloads[:3], pull, *payloads], 0) == 3
