@@ -18,11 +18,11 @@ Equal filters of many holds are one object, and count once.
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count, islice
+from itertools import chain, islice
 from struct import Struct
 from sys import getsizeof
 from typing import Final
@@ -46,11 +46,12 @@ _CODE_SIZE: Final = 32
 """Bytes that a tag code takes besides its place in a set."""
 FEW: Final = 32
 """Holds of a queue that are read for at once."""
+DEADLINE_MS: Final = 50
+"""Deadlines within so much are one: a pull may be answered so much before its time."""
 TURN_S: Final = 0.001
 """The time of a turn after which no further hold is read for, where there are many."""
 ENTRIES_MAX: Final = 1_000
 """New entries that are tested at once."""
-_DEADLINES_SLACK = 1000
 _TAG_CODE: Final = Struct(">12xq").iter_unpack
 
 Steps = Generator[None, None, None]
@@ -81,8 +82,6 @@ class HeldPull:
     codes: frozenset[int] | None = field(default=None)
     """The tag codes that `matches` lets through."""
     waiting: bool = field(default=False)
-    timed: bool = field(default=False)
-    """Whether its deadline stands in the heap, where it is found again after a read that took a reader thread."""
 
 
 @dataclass(slots=True)
@@ -108,9 +107,10 @@ class PullHold:
         self._wake = wake
         self.properties_of: PropertiesOf = lambda queue, start, end: None
         """Returns the property texts of messages that are in memory, by queue offsets; None where they are not."""
-        self._deadlines: list[tuple[int, int, HeldPull]] = []
-        """A heap by deadline, with every waiting pull in it; one that was answered before its time may stay a while."""
-        self._order = count()
+        self._deadlines: list[int] = []
+        """A heap of the keys of `_waiting`."""
+        self._waiting: dict[int, OrderedDict[HeldPull, None]] = {}
+        """The pulls that wait by deadline in units of `DEADLINE_MS`; a group may be empty, and goes with its time."""
         self._due_ms = -1
         """Deadlines up to this time are over."""
         self._work: deque[Steps] = deque()
@@ -148,12 +148,11 @@ class PullHold:
         """Answer pulls before their time: the oldest ones of who has most, again and again, until there is room."""
         owners: dict[str, _Owner] = defaultdict(_Owner)
         by_size = self.filters_size >= FILTERS_SIZE_MAX
-        entries = list(self._deadlines)
-        for at in range(0, len(entries), _SCANNED):
-            yield
-            for _deadline, _number, held in entries[at : at + _SCANNED]:
-                if held.waiting:
-                    owners[origin_of(held.session.peer_host)].add(held, by_size=by_size)
+        for number, held in enumerate(list(chain.from_iterable(self._waiting.values()))):
+            if number % _SCANNED == 0:
+                yield
+            if held.waiting:
+                owners[origin_of(held.session.peer_host)].add(held, by_size=by_size)
         count_max, size_max = HOLDS_MAX - HOLDS_MAX // _ROOM, FILTERS_SIZE_MAX - FILTERS_SIZE_MAX // _ROOM
         while owners and (self.filters_size > size_max if by_size else self.size > count_max):
             name = max(owners, key=lambda one: owners[one].size)
@@ -186,11 +185,12 @@ class PullHold:
             group[held] = None
         holds.size += 1
         held.session.held[held] = None
-        if not held.timed:
-            held.timed = True
-            heapq.heappush(self._deadlines, (held.deadline_ms, next(self._order), held))
-            if len(self._deadlines) > 2 * self.size + _DEADLINES_SLACK:
-                self._sweep()
+        deadline = held.deadline_ms // DEADLINE_MS
+        waiting = self._waiting.get(deadline)
+        if waiting is None:
+            waiting = self._waiting[deadline] = OrderedDict()
+            heapq.heappush(self._deadlines, deadline)
+        waiting[held] = None
 
     def _share(self, held: HeldPull, key: Filter) -> Filter:
         """Count the filter of a hold, and return the one that equal ones are from now on."""
@@ -211,17 +211,6 @@ class PullHold:
             self.filters_size -= shared.size
             assert self.filters_size >= 0, self.filters_size
 
-    def _sweep(self) -> None:
-        """Remove from the heap the deadlines of pulls that were answered before their time, which are most."""
-        keep = []
-        for entry in self._deadlines:
-            if entry[2].waiting:
-                keep.append(entry)
-            else:
-                entry[2].timed = False
-        heapq.heapify(keep)
-        self._deadlines = keep
-
     # -- arrival ---------------------------------------------------------------------------------------
 
     def arrived(self, queue: ConsumeQueue) -> None:
@@ -241,6 +230,7 @@ class PullHold:
                 assert held.waiting, "the queue held a pull that was answered"
                 held.waiting = False
                 self.size -= 1
+                del self._waiting[held.deadline_ms // DEADLINE_MS][held]
                 held.answer(held, False)
         assert self.size >= 0, self.size
 
@@ -272,7 +262,7 @@ class PullHold:
 
     @property
     def _has_due(self) -> bool:
-        return bool(self._deadlines) and self._deadlines[0][0] <= self._due_ms
+        return bool(self._deadlines) and self._deadlines[0] * DEADLINE_MS <= self._due_ms
 
     def run(self) -> None:
         """Continue long wake-ups, expiries and releases for a part of this turn, before it ends."""
@@ -335,11 +325,13 @@ class PullHold:
                 break
 
     def _expire_first(self) -> None:
-        held = heapq.heappop(self._deadlines)[2]
-        held.timed = False
-        if held.waiting:
+        waiting = self._waiting[self._deadlines[0]]
+        if waiting:
+            held = next(iter(waiting))
             self._unpark(held)
             held.answer(held, True)
+        else:
+            del self._waiting[heapq.heappop(self._deadlines)]
 
     def release(self, session: Session) -> None:
         """Forget the pulls of a session that is gone."""
@@ -367,6 +359,7 @@ class PullHold:
         )
         held.waiting = False
         self.size -= 1
+        del self._waiting[held.deadline_ms // DEADLINE_MS][held]
         holds.size -= 1
         group = holds.groups[key]
         del group[held]

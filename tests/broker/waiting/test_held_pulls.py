@@ -282,10 +282,9 @@ def test_a_read_that_outlasts_the_pulls_time_ends_it(
     assert running.broker.held_pulls.size == 0
 
 
-def test_deadlines_of_pulls_that_are_away_reading_survive_the_sweep(
+def test_a_pull_that_was_away_reading_is_held_until_its_first_deadline(
     running: InProcess, client: Client, producer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull_hold, "_DEADLINES_SLACK", 0)
     opaque = hold(client, subscription="A")
     reader = running.broker.reader
     get, late = reader.get, []
@@ -342,14 +341,19 @@ def test_when_too_many_wait_the_next_is_answered_at_once(
     hold(client, queueOffset=1)
 
 
-def test_what_answered_pulls_leave_behind_is_swept(
+def test_pulls_that_are_answered_leave_nothing_behind(
     running: InProcess, client: Client, producer: Client
 ) -> None:
     for n in range(3000):
         client.feed(request(PULL, pull_ext("T", sysFlag=SUSPEND, queueOffset=n)))
         producer.feed(request(V2, send_ext("T")))
+        running.clock.ms += 1
     assert len(client.answers()) == 3000
-    assert len(running.broker.held_pulls._deadlines) < 1100
+    pulls = running.broker.held_pulls
+    assert sum(map(len, pulls._waiting.values())) == 0
+    assert len(pulls._waiting) == len(pulls._deadlines) <= 3000 // pull_hold.DEADLINE_MS + 1
+    running.tick(120_000)
+    assert not pulls._waiting and not pulls._deadlines
 
 
 # -- races --------------------------------------------------------------------------------------------------
