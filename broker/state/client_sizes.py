@@ -103,7 +103,7 @@ class ClientSizes:
         assert self.size >= 0, self.size
 
     def size_of(self, parts: _Parts) -> int:
-        """Return the bytes of shared parts; 0 of what nobody has any more."""
+        """Return the bytes of shared parts; 0 of parts without a subscription."""
         kept = self._kept.get(parts)
         return kept.size if kept is not None else 0
 

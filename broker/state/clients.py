@@ -115,7 +115,7 @@ class ConsumerGroup:
     """The list of ids as clients get it, in pieces, if it was asked for since that."""
 
     def put(self, peer: Hashable, member: Member) -> None:
-        """Add a member, or replace what is known of it."""
+        """Add a member, or replace the one with its connection."""
         before = self.members.get(peer)
         if before is None or before.client_id != member.client_id:
             self._forget_id(before)
