@@ -62,6 +62,8 @@ class ReadingBackSender(KeyedSender):
             self.sent.known += 1
             return False
         self._read()
+        if not (self._before or self._own):
+            return True
         key = self._row_keys.key_of(row)
         if (content := key[:CONTENT_SIZE]) in self._before:
             self.sent.known += 1

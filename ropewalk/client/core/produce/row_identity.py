@@ -136,11 +136,15 @@ def parse_identity(value: str) -> RowIdentity | None:
     if len(parts) != 5 or not value.isascii():
         return None
     sink_id, query, batch, writer, key = parts
-    numbers = writer.split(".")
-    if not (batch.isdecimal() and all(number.isdecimal() for number in numbers)):
-        return None
-    if len(numbers) == 3 and len(key) == KEY_SIZE:
-        return RowIdentity(sink_id, query, int(batch), Writer(*map(int, numbers)), key.encode())
-    if len(numbers) == 1 and len(key) == CONTENT_SIZE:
+    run, _, task = writer.partition(".")
+    if not task:  # of version 0.1
+        if len(key) != CONTENT_SIZE or not (batch.isdecimal() and writer.isdecimal()):
+            return None
         return RowIdentity(sink_id, query, int(batch), None, key.encode())
-    return None
+    partition, _, attempt = task.partition(".")
+    numbers = (batch, run, partition, attempt)
+    if len(key) != KEY_SIZE or not all(map(str.isdecimal, numbers)):
+        return None
+    return RowIdentity(
+        sink_id, query, int(batch), Writer(int(run), int(partition), int(attempt)), key.encode()
+    )
