@@ -315,6 +315,13 @@ class MessageStore:
         return self._preallocator.full
 
     @property
+    def shortage(self) -> str:
+        """The words for an append that stored less than it was given."""
+        if self.full is None:
+            return "busy: the next file of the log is being prepared; nothing was stored, try again"
+        return f"the disk is full, nothing was stored: {self.full}"
+
+    @property
     def refusal(self) -> str | None:
         """The reason why the disk lets no message be taken, or None; reads go on."""
         cleaner = self.upkeep.cleaner

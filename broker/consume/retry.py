@@ -232,6 +232,4 @@ class SendBack:
                 ResponseCode.SYSTEM_ERROR, f"the message cannot be stored again: {exc}"
             ) from exc
         if not stored:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, f"the disk is full, nothing was stored: {self._broker.store.full}"
-            )
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, self._broker.store.shortage)

@@ -274,7 +274,7 @@ class SendProcessor:
         if isinstance(exc, RequestRefused):
             self._refuse(session, request, exc.code, exc.remark)
         elif isinstance(exc, DiskFull):
-            self._refuse(session, request, *_disk_full(str(exc)))
+            self._refuse(session, request, ResponseCode.SERVICE_NOT_AVAILABLE, self.store.shortage)
         else:
             self._refuse(session, request, ResponseCode.MESSAGE_ILLEGAL, str(exc))
 
@@ -341,7 +341,7 @@ class SendProcessor:
         placed = self.place(header, target, queue, request.body, request.code, given_up=given_up)
         stored = self.appends.put([placed.message], session)
         if not stored:
-            raise _Full(*_disk_full(self.store.full))
+            raise _Full(ResponseCode.SERVICE_NOT_AVAILABLE, self.store.shortage)
         if given_up:
             group = target.config.name.removeprefix(names.RETRY_PREFIX)
             topic = parse_properties(placed.message[2]).get(P.RETRY_TOPIC, target.config.name)
@@ -550,7 +550,3 @@ class SendProcessor:
     def _refuse(self, session: Session, request: Request, code: int, remark: str) -> None:
         ext = {"MSG_REGION": self._rules.region, "TRACE_ON": "true" if self._rules.trace_on else "false"}
         session.answer(request, code, remark, ext)
-
-
-def _disk_full(why: str | None) -> tuple[int, str]:
-    return ResponseCode.SERVICE_NOT_AVAILABLE, f"the disk is full, nothing was stored: {why}"

@@ -148,8 +148,6 @@ class TimerRequests:
         except (LocalProtocolError, DiskFull) as exc:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"recall failed, execute error: {exc}") from exc
         if not stored:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, f"recall failed, the disk is full: {broker.store.full}"
-            )
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"recall failed: {broker.store.shortage}")
         sizes = broker.store.sizes
         broker.statistics.put(queue.topic, broker.store.now, 1, sum(sizes), sizes=sizes)

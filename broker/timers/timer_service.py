@@ -713,7 +713,7 @@ class TimerService:
             stored = store.put([copy.message for _row, copy in run], born_host)
             self._count([copy for _row, copy in run[: len(stored)]])
             if len(stored) < len(run):
-                self._pause(f"the disk is full: {store.full}")
+                self._pause(store.shortage)
                 return run[len(stored)][0]
         return len(due)
 

@@ -213,9 +213,7 @@ class EndTransaction:
         )
         store = context.store
         if not store.put([message], encode_host(*record.born_host)):
-            raise RequestRefused(
-                ResponseCode.SERVICE_NOT_AVAILABLE, f"the disk is full, nothing was stored: {store.full}"
-            )
+            raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, store.shortage)
         context.statistics.put(placed.topic, store.now, 1, store.sizes[0], sizes=store.sizes)
 
     def _answer(
@@ -271,8 +269,7 @@ class EndTransaction:
                 send(ResponseCode.SYSTEM_ERROR, f"the message cannot be stored again: {exc}")
                 return
             if not stored:
-                full = self._context.store.full
-                send(ResponseCode.SERVICE_NOT_AVAILABLE, f"the disk is full, nothing was stored: {full}")
+                send(ResponseCode.SERVICE_NOT_AVAILABLE, self._context.store.shortage)
             else:
                 send(ResponseCode.SUCCESS, None)
 
