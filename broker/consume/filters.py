@@ -1,7 +1,7 @@
 """Which expressions consumer groups filter by, and the filter of one pull: `consumerFilter.json`.
 
-    heartbeat      registers the SQL92 expression of each (topic, group) under the client's version; each is compiled
-                   once, and every pull of the group uses the compiled one
+    heartbeat      registers the SQL92 expression of each (topic, group) that counts by the client registry, under its
+                   version; each is compiled once, and every pull of the group uses the compiled one
     pull           its own expression, if it brings one (23 if it is none); else the registered one: 27 if there is
                    none, 28 if it is older than the pull; 1 for both as long as `enablePropertyFilter` is false
     the last member leaves        its group's expressions are dead; a heartbeat brings them back to life
@@ -164,10 +164,10 @@ class FilterTable:
     def register(
         self, group: str, wishes: Collection[SubscriptionData], now_ms: int, by: Stranger | None = None
     ) -> None:
-        """Take over the subscriptions of a group's heartbeat; filters of topics that it no longer names become dead.
+        """Take over a group's subscriptions at a heartbeat; filters of topics that are not among them become dead.
 
-        A newer version of the client replaces an older one. An expression that cannot be read leaves nothing behind,
-        not even its predecessor, so that the client is told at its next pull.
+        Which of its members' subscriptions counts is the client registry's to say. An expression that cannot be read
+        leaves nothing behind, not even its predecessor, so that the client is told at its next pull.
         """
         known = self._groups.get(group)
         if known is None and all(wish.expression_type == TAG for wish in wishes):
@@ -177,13 +177,10 @@ class FilterTable:
             if wish.expression_type == TAG or not wish.expression:
                 continue
             data = known.get(wish.topic) if known is not None else None
-            if data is not None and wish.version <= data.client_version:
-                if wish.version == data.client_version and data.is_dead:
-                    self._revive(data)
-                continue
             if data is not None and wish.expression == data.expression:
-                data.client_version = wish.version
-                self._revive(data)
+                if data.is_dead or data.client_version != wish.version:
+                    data.client_version = wish.version
+                    self._revive(data)
                 continue
             if len(wish.expression) > left:
                 continue

@@ -105,9 +105,10 @@ class Requests:
                 )
                 if not data.without_sub:
                     for consumer in part.consumers:
-                        yield from self._filters.register_in_slices(
-                            consumer.group, consumer.subscriptions, now, session
-                        )
+                        info = broker.clients.consumer_group(consumer.group)
+                        table = info.subscriptions if info is not None else {}
+                        wishes = [table.get(wish.topic, wish) for wish in consumer.subscriptions]
+                        yield from self._filters.register_in_slices(consumer.group, wishes, now, session)
                 self._notifier.notify(changed)
                 if len(part.consumers) < len(known):
                     yield

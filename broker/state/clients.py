@@ -107,6 +107,8 @@ class ConsumerGroup:
     consume_from_where: str
     members: dict[Hashable, Member] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    stated: Counter[int] = field(default_factory=Counter)
+    """How many members say each of these subscriptions now, by the identity of the object."""
     ids: Counter[str] = field(default_factory=Counter)
     """How many members have each client id."""
     ids_version: int = 0
@@ -120,13 +122,23 @@ class ConsumerGroup:
         if before is None or before.client_id != member.client_id:
             self._forget_id(before)
             self.ids[member.client_id] += 1
+        if before is None or before.subscriptions is not member.subscriptions:
+            self._forget_stated(before)
+            self.stated.update(map(id, member.subscriptions))
         self.members[peer] = member
 
     def pop(self, peer: Hashable) -> Member | None:
         """Remove a member, and return it."""
         member = self.members.pop(peer, None)
         self._forget_id(member)
+        self._forget_stated(member)
         return member
+
+    def _forget_stated(self, member: Member | None) -> None:
+        for wish in member.subscriptions if member is not None else ():
+            self.stated[id(wish)] -= 1
+            if not self.stated[id(wish)]:
+                del self.stated[id(wish)]
 
     def _forget_id(self, member: Member | None) -> None:
         self.ids_version += 1
@@ -524,14 +536,15 @@ class ClientRegistry:
 def _update_subscriptions(info: ConsumerGroup, wanted: tuple[SubscriptionData, ...]) -> bool:
     """Bring the group's table up to one member's wishes; whether the set of topics changed.
 
-    A known topic is replaced by a newer version only: two members' clocks decide, not the order in which
-    their heartbeats arrive. A new version of a known topic is no change that members have to be told of.
+    What a member says now is replaced by a newer version only: two members' clocks decide, not the order in which
+    their heartbeats arrive. What nobody says any more is replaced by whatever comes. A new version of a known topic is
+    no change that members have to be told of.
     """
     topics = dict.fromkeys(wish.topic for wish in wanted)
     added = [topic for topic in topics if topic not in info.subscriptions]
     for wish in wanted:
         current = info.subscriptions.get(wish.topic)
-        if current is None or wish.version > current.version:
+        if current is None or wish.version > current.version or id(current) not in info.stated:
             info.subscriptions[wish.topic] = wish
     gone = [topic for topic in info.subscriptions if topic not in topics]
     for topic in gone:
@@ -568,7 +581,8 @@ def _agree(one: Member, other: Member) -> bool:
 def _conflict(info: ConsumerGroup, one: Member, other: Member) -> str:
     return (
         f"group {info.name}: {one.client_id} subscribes to {_wishes(one)}, {other.client_id} to "
-        f"{_wishes(other)}; messages are lost until all members agree"
+        f"{_wishes(other)}; the one that is newer by their clocks counts for both, and messages are lost until all "
+        "members agree"
     )
 
 

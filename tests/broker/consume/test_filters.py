@@ -207,15 +207,33 @@ def test_two_groups_of_one_topic_have_an_expression_each(running: InProcess, cli
     assert bodies(other.pull("T", consumerGroup="g3")) == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_new_version_replaces_an_expression_and_an_old_one_does_not(client: Client) -> None:
+def test_a_new_version_replaces_an_expression_and_an_old_one_does_not(
+    running: InProcess, client: Client
+) -> None:
+    other = running.connect()
     fill(client, 4)
     subscribe(client, "n = 1", version=5)
     assert bodies(client.pull("T", sysFlag=0, subVersion=5)) == [1]
     assert client.pull("T", sysFlag=0, subVersion=6).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
-    subscribe(client, "n = 2", version=4)
+    subscribe(other, "n = 2", version=4)
     assert bodies(client.pull("T", sysFlag=0, subVersion=5)) == [1]
-    subscribe(client, "n = 3", version=6)
+    subscribe(other, "n = 3", version=6)
     assert bodies(client.pull("T", sysFlag=0, subVersion=6)) == [3]
+
+
+@pytest.mark.parametrize("leaves", ["and the group with it", "and another member stays"])
+def test_the_filter_of_a_client_whose_clock_is_behind_counts_when_the_one_before_has_gone(
+    running: InProcess, client: Client, leaves: str
+) -> None:
+    fill(client, 4)
+    first, second = running.connect(), running.connect()
+    if leaves == "and another member stays":
+        subscribe(second, "n = 2", version=3)
+    subscribe(first, "n = 1", version=900)
+    assert bodies(first.pull("T", sysFlag=0)) == [1]
+    first.disconnect()
+    subscribe(second, "n = 2", version=4)
+    assert bodies(second.pull("T", sysFlag=0, subVersion=4)) == [2]
 
 
 def test_an_expression_that_cannot_be_read_is_answered_27_with_the_reason(client: Client) -> None:

@@ -149,12 +149,35 @@ class TestMembers:
 
 
 class TestSubscriptions:
-    def test_only_a_newer_version_replaces_a_subscription(self) -> None:
+    def test_only_a_newer_version_replaces_what_a_member_says(self) -> None:
         registry = ClientRegistry()
-        for version, tag, kept in ((5, "A", "A"), (4, "B", "A"), (5, "C", "A"), (6, "D", "D")):
-            registry.heartbeat("p1", beat("c1", consumer("g", f"T:{tag}", version=version)), 0)
+        for peer, version, tag, kept in (
+            ("p1", 5, "A", "A"), ("p2", 4, "B", "A"), ("p2", 5, "C", "A"), ("p2", 6, "D", "D"), ("p1", 5, "A", "D"),
+        ):  # fmt: skip
+            registry.heartbeat(peer, beat(peer, consumer("g", f"T:{tag}", version=version)), 0)
             wish = registry.subscription("g", "T")
-            assert wish is not None and wish.expression == kept
+            assert wish is not None and wish.expression == kept, (peer, version, tag)
+
+    def test_what_nobody_says_any_more_is_replaced_by_whatever_comes(self) -> None:
+        """A clock that is behind must not have its client filtered by the wish of one that has gone."""
+        registry = ClientRegistry()
+
+        def counts() -> str:
+            wish = registry.subscription("g", "T")
+            assert wish is not None
+            return wish.expression
+
+        registry.heartbeat("ahead", beat("ahead", consumer("g", "T:A", version=900)), 0)
+        registry.heartbeat("behind", beat("behind", consumer("g", "T:B", version=5)), 0)
+        assert counts() == "A"
+        assert any("behind subscribes to T:B, ahead to T:A" in each for each in registry.take_findings())
+        registry.closed("ahead")
+        registry.heartbeat("behind", beat("behind", consumer("g", "T:B", version=5)), 0)
+        assert counts() == "B"
+        registry.heartbeat("behind", beat("behind", consumer("g", "T:C", version=4)), 0)
+        assert counts() == "C", "a client whose clock was set back says something else"
+        group = registry.consumer_group("g")
+        assert group is not None and len(group.stated) == 1
 
     def test_versions_are_milliseconds_and_wider_than_32_bits(self) -> None:
         registry = ClientRegistry()
