@@ -362,6 +362,7 @@ class Broker:
     def begin_turn(self) -> None:
         self.rpc_times.clock_now()
         self.lane.left_s = TURN_S
+        self.catch_up_pulls.begin_turn()
         self.store.begin_turn()
         self.group.begin_turn()
 

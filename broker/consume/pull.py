@@ -161,7 +161,8 @@ class PullProcessor:
         # A queue that was never written is made here, so that a pull can wait for its first message.
         queue = self._store.queue(topic, queue_id)
         max_bytes = bytes_max_of(header)
-        put_off = self._catch_up.share.is_active and self._reader.is_far_behind(queue, header.queue_offset)
+        catch_up = self._catch_up
+        put_off = catch_up.share.is_active and self._reader.is_far_behind(queue, header.queue_offset)
         if not put_off and subscription.wants_all and not self._offsets.resets and not session.link.congested:
             result = self._reader.get_resident(queue, header.queue_offset, header.max_msg_nums, max_bytes)
             if result is not None:
@@ -188,10 +189,16 @@ class PullProcessor:
                 header.suspend_timeout_millis if self._rules.long_polling else self._rules.short_polling_ms
             )
             held.deadline_ms = self._monotonic_ms() + min(wait_ms, SUSPEND_MS_MAX)
-        if put_off:
+        looks = header.queue_offset < queue.readable and (wanted is not None or not subscription.wants_all)
+        if put_off or (looks and catch_up.filter_left_s <= 0):
+            if looks and not catch_up.has_room:
+                self._answer_again(held)
+                return
             request.forget()
             kept = size_of(held)
-            self._catch_up.add(session, lambda: self._read_put_off(held, may_hold=bool(suspend)), kept)
+            catch_up.add(session, lambda: self._read_put_off(held, may_hold=bool(suspend)), kept)
+        elif looks:
+            catch_up.look(lambda: self._read(held, may_hold=bool(suspend)))
         else:
             self._read(held, may_hold=bool(suspend))
 
@@ -371,14 +378,17 @@ class PullProcessor:
             self._answer(held, result)
 
         if held.session.link.congested:
-            # It takes nothing of what it is owed already: a small answer that has it ask again costs least.
-            low, high = held.queue.min_offset, held.queue.readable
-            self._answer(held, GetResult(GetStatus.NO_MATCHED_MESSAGE, held.offset, low, high))
+            self._answer_again(held)  # it takes nothing of what it is owed already
             return
         if held.wanted is None:
             self._reader.get(held.queue, held.scanned, held.max_count, held.max_bytes, held.matches, done)
         else:
             self._filtered.get(held.queue, held.scanned, held.max_count, held.max_bytes, held.wanted, done)
+
+    def _answer_again(self, held: HeldPull) -> None:
+        """Give a small answer that has the client ask again: it costs least."""
+        low, high = held.queue.min_offset, held.queue.readable
+        self._answer(held, GetResult(GetStatus.NO_MATCHED_MESSAGE, held.offset, low, high))
 
     def _hold_instead(self, held: HeldPull, result: GetResult) -> bool:
         """Hold the pull if there is nothing for it yet; return whether it is held."""

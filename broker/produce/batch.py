@@ -87,7 +87,7 @@ class AlikeBatches:
             return None  # one may end in a zero, as no record does
         tag_code = 0
         if _TAGS in text:
-            codes = {self._tags_code_of(one.decode("utf-8", "replace")) for one in properties}
+            codes = {self._tags_code_of(one.decode("utf-8", "replace")) for one in set(properties)}
             if len(codes) > 1:
                 return None
             (tag_code,) = codes

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, Protocol, TypeAlias
 
 import structlog
@@ -33,7 +34,11 @@ TURN_S: Final = 0.001
 JOBS_MAX: Final = 128
 """Waiting jobs of a session after which it looks at no further request."""
 WAITING_SIZE_MAX: Final = 64 << 20
-"""Bytes of requests that wait; a large frame is 16 MiB."""
+"""Bytes of requests that wait, with `JOB_SIZE` for each; a large frame is 16 MiB."""
+JOB_SIZE: Final = 1 << 10
+"""Bytes that a waiting request takes beside its own."""
+_LOOKED_AT: Final = 32
+"""Sessions that are compared for the one with most, of those whose sizes begin with the same bit."""
 
 Steps: TypeAlias = Generator[None, None, None]
 
@@ -70,11 +75,11 @@ class Job:
 class _Queue:
     """The waiting jobs of one session, none of them empty, and the sum of their sizes."""
 
-    __slots__ = ("jobs", "size")
+    __slots__ = ("bits", "jobs", "size")
 
     def __init__(self) -> None:
         self.jobs: deque[Job] = deque()
-        self.size = 0
+        self.size = self.bits = 0
 
 
 class ColdLane:
@@ -91,6 +96,8 @@ class ColdLane:
         """The sessions with waiting jobs, the one that is next first."""
         self._stalled: dict[JobOwner, _Queue] = {}
         """The sessions with waiting jobs that have no turn, as their peers take too few answers."""
+        self._by_bits: list[dict[JobOwner, _Queue]] = [{} for _ in range(64)]
+        """The sessions with waiting jobs by the number of bits of their sizes."""
         self.size = 0
         """Bytes of all waiting requests."""
 
@@ -179,16 +186,30 @@ class ColdLane:
         queue.jobs.append(job)
         if len(queue.jobs) >= JOBS_MAX:
             session.lane_full = True
-        queue.size += job.size
-        self.size += job.size
+        self._resize(session, queue, job.size + JOB_SIZE)
         while self.size > WAITING_SIZE_MAX:
-            waiting = (*self._queues.items(), *self._stalled.items())
-            largest, shed = max(waiting, key=lambda entry: entry[1].size)
+            largest, shed = self._largest()
             last = next(job for job in reversed(shed.jobs) if not job.must_end)
             shed.jobs.remove(last)
             last.steps.close()
             self._remove(largest, shed, last)
             last.refuse()
+
+    def _largest(self) -> tuple[JobOwner, _Queue]:
+        """Return a session with most, or nearly so: as many are compared however many wait."""
+        top = next(each for each in reversed(self._by_bits) if each)
+        return max(islice(top.items(), _LOOKED_AT), key=lambda entry: entry[1].size)
+
+    def _resize(self, session: JobOwner, queue: _Queue, change: int) -> None:
+        queue.size += change
+        self.size += change
+        assert self.size >= queue.size >= 0, (self.size, queue.size)
+        bits = queue.size.bit_length()
+        if bits != queue.bits:
+            self._by_bits[queue.bits].pop(session, None)
+            queue.bits = bits
+            if bits:
+                self._by_bits[bits][session] = queue
 
     def _enter(self, session: JobOwner, queue: _Queue) -> None:
         self._queues[session] = queue
@@ -196,9 +217,7 @@ class ColdLane:
             self._wake()
 
     def _remove(self, session: JobOwner, queue: _Queue, job: Job) -> None:
-        queue.size -= job.size
-        self.size -= job.size
-        assert self.size >= queue.size >= 0, (self.size, queue.size)
+        self._resize(session, queue, -job.size - JOB_SIZE)
         if not queue.jobs:
             self._queues.pop(session, None)
             if self._stalled.pop(session, None) is not None:

@@ -18,6 +18,9 @@ so that neither starves the other. When nothing is appended any more, all that i
 as they come again. The queue goes round its sessions, a pull of each: a pull by itself waits for one pull of every
 other consumer at most, and not for all that a client has asked for at once.
 
+A pull that looks for messages among others may read thousands and bring none. A turn has two milliseconds for such
+pulls; what arrives of them beyond that queues up here too, whatever it asks for.
+
 Left to others: reading (`broker.consume.pull`), reads that no cache has (`store.read.cold_read_budget`), the clock,
 and turns for the queue when no event brings one (`CatchUpShare.wait_s`, `broker.remoting.event_loop`).
 """
@@ -42,6 +45,8 @@ QUIET_TURN_S: Final = 0.00005
 """After so much of reading in a quiet turn it is looked whether something has arrived."""
 FREE_TURN_S: Final = 0.002
 """The longest reading in a turn where nothing is appended, and only what was queued is left to read."""
+FILTERED_TURN_S: Final = 0.002
+"""The time of a turn for pulls that look for messages among others; what is more of them waits for the next turns."""
 PULLS_MAX: Final = 10_000
 SIZE_MAX: Final = 64 << 20
 """Bytes that queued pulls keep, as far as their clients sent them."""
@@ -147,6 +152,8 @@ class CatchUpPulls:
         self.share = CatchUpShare(percent)
         self.size = 0
         self._clock = clock
+        self.filter_left_s = FILTERED_TURN_S
+        """The time that is left of this turn for pulls with a filter."""
         self.kept = 0
         """Bytes that queued pulls keep."""
         self._reads: OrderedDict[Session, deque[tuple[Read, int]]] = OrderedDict()
@@ -163,6 +170,21 @@ class CatchUpPulls:
         reads.append((read, kept))
         self.size += 1
         self.kept += kept
+
+    def begin_turn(self) -> None:
+        """Take in that a turn begins. HOT: once a turn."""
+        self.filter_left_s = FILTERED_TURN_S
+
+    def look(self, read: Read) -> None:
+        """Read now for a pull with a filter, and note the time that it takes."""
+        began = self._clock()
+        read()
+        self.filter_left_s -= self._clock() - began
+
+    @property
+    def has_room(self) -> bool:
+        """Tell whether another pull can be queued."""
+        return self.size < PULLS_MAX and self.kept < SIZE_MAX
 
     def run(self) -> None:
         """Answer queued pulls, as many as the share allows. HOT: once a turn."""

@@ -13,6 +13,7 @@ from broker.consume import filtered_read, filters
 from broker.consume.bloom import BloomGeometry
 from broker.consume.filters import NEW_CHARACTERS_MAX, FilterRules, FilterTable
 from broker.state.subscription import SubscriptionData
+from broker.waiting import catch_up_pulls
 from ropewalk.codes import RequestCode, ResponseCode
 from ropewalk.format.record import decode_records
 from ropewalk.format.remoting import Command
@@ -472,3 +473,30 @@ def test_bloom_positions_are_rocketmqs(
 ) -> None:
     geometry = BloomGeometry.of(*settings)
     assert (geometry.bits, geometry.positions(text)) == (bits, positions)
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_many_pulls_that_look_for_messages_share_a_bounded_time_of_a_turn(
+    running: InProcess, client: Client, monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    """Eight hundred of them in one read had the loop look through thousands of messages for each, for seconds."""
+    fill(client, 6)
+    monkeypatch.setattr(catch_up_pulls, "FILTERED_TURN_S", 1e-9)
+    if not room:
+        monkeypatch.setattr(catch_up_pulls, "PULLS_MAX", 3)
+    wish = {"subscription": "n > 3", "expressionType": "SQL92"}
+    frames = [request(RequestCode.PULL_MESSAGE, pull_ext("T", **wish), opaque=100 + n) for n in range(20)]
+    client.feed(b"".join(frames))
+    waiting = running.broker.catch_up_pulls
+    assert waiting.size == (19 if room else 3), "the first one has taken the time of the turn"
+    answers = {each.opaque: each for each in client.answers()}
+    while waiting.size:
+        running.turn()
+        waiting.share.begin_turn(waiting._clock(), 0.0, running.broker.store.log.end_offset)
+        waiting.run()
+    answers |= {each.opaque: each for each in client.answers()}
+    assert answers.keys() == set(range(100, 120))
+    found = [number for number, each in answers.items() if each.body and bodies(each) == [4, 5]]
+    again = [number for number, each in answers.items() if not each.body]
+    assert len(found) == (20 if room else 4) and len(found) + len(again) == 20
+    assert all(answers[number].ext["nextBeginOffset"] == "0" for number in again)

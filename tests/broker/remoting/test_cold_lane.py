@@ -113,7 +113,7 @@ def test_of_a_read_with_hundreds_of_requests_most_are_not_looked_at_before_their
 def test_who_has_all_of_its_waiting_requests_refused_is_served_the_rest_of_its_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cold_lane, "WAITING_SIZE_MAX", 100_000)
+    monkeypatch.setattr(cold_lane, "WAITING_SIZE_MAX", 250_000)
     world = World()
     first, first_link = world.session()
     other, other_link = world.session(2)
@@ -121,13 +121,32 @@ def test_who_has_all_of_its_waiting_requests_refused_is_served_the_rest_of_its_r
     assert first.has_backlog
     for n in range(200):
         other.receive(work(1, n, bytes(500)))
-    assert world.lane.size <= 100_000
+    assert world.lane.size <= 250_000
     for _ in range(200):
         world.turn()
     assert sorted(answered(first_link)) == list(range(200))
     assert sorted(answered(other_link)) == list(range(200))
     assert not first_link.paused
     assert not world.lane.size
+
+
+def test_who_is_shed_is_found_without_a_look_at_all_who_wait() -> None:
+    """With 8,000 sessions, each further request over the bound had looked at all of them."""
+    world = World()
+    sessions = [world.session(number) for number in range(2, 302)]
+    world.lane.left_s = 0
+    for count, (session, _link) in enumerate(sessions):
+        session.receive(b"".join(work(1, n, bytes(40)) for n in range(1 + count % 40)))
+    queues = world.lane._queues
+    assert len(queues) == 300
+    _session, largest = world.lane._largest()
+    assert largest.size * 2 > max(queue.size for queue in queues.values())
+    assert sum(len(each) for each in world.lane._by_bits) == 300
+    for _ in range(20_000):
+        if not world.lane.size:
+            break
+        world.turn()
+    assert not world.lane.size and not any(world.lane._by_bits)
 
 
 def test_a_frame_of_many_megabytes_that_has_to_wait_too_long_is_told_that_the_broker_is_busy(
