@@ -26,7 +26,7 @@ from broker.state.heartbeat import SUBSCRIPTIONS_PER_STEP
 from broker.state.queue_locks import LockRequest
 from broker.state.shares import Stranger
 from ropewalk.codes import RequestCode, ResponseCode
-from ropewalk.format import fastjson, names
+from ropewalk.format import fastjson
 from ropewalk.format.headers import (
     SUBSCRIPTION_CONFLICT,
     ConsumerGroupHeader,
@@ -264,17 +264,8 @@ class Requests:
         group, topic = header.consumer_group, header.topic
         if group not in broker.groups:
             return request.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
-        config = broker.topics.get(topic)
-        if config is None:
+        if topic not in broker.topics:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
-        # A topic that was made smaller may still have messages in its other queues.
-        if (
-            header.queue_id >= config.queues
-            and broker.store.find_queue(topic, header.queue_id) is None
-            and not (header.queue_id in names.SINK_MARKS and group.startswith(names.SINK_GROUP_PREFIX))
-        ):
-            remark = f"topic {topic} has {config.queues} queues, and no queue {header.queue_id}"
-            return request.reply(ResponseCode.INVALID_PARAMETER, remark)
         try:
             broker.offsets.commit(group, topic, header.queue_id, header.commit_offset, by)
         except ValueError as exc:

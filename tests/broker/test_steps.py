@@ -32,7 +32,7 @@ from tests.broker.harness import Client, InProcess, config_of, send_ext
 from tests.support.clocks import Clock
 from tests.support.links import FakeLink
 
-CALLS_MAX = 16_000
+CALLS_MAX = 20_000
 """Calls of functions in a turn: some 0.2 us each with what is between them."""
 TOPICS, GROUPS, MEMBERS, QUEUES = 4_000, 1_500, 1_500, 1_024
 WIDE = "wide"

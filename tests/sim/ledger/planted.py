@@ -5,7 +5,7 @@ from __future__ import annotations
 SEEDS = 400
 """Where a change of the brokers gives all seeds other lives, this makes a test longer and not red."""
 
-STRANGER_BUGS = {"ledger-stranger-introduced": 0, "ledger-stranger-obeyed": 0}
+STRANGER_BUGS = {"ledger-stranger-introduced": 30, "ledger-stranger-obeyed": 0}
 """Of the lives beside a stranger: each with the first seed that finds it."""
 
 BUGS = {
