@@ -7,8 +7,7 @@ SEEDS = 60
 
 
 BUGS = {
-    "timer-claim-without-its-units": 0,
-    "timer-early-after-clock-step": 0,
+    "timer-early-after-clock-step": 12,
     "timer-follow-clears-all": 5,
     "timer-promotion-skips-topic": 2,
     "timer-recall-of-another": 0,
