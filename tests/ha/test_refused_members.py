@@ -141,7 +141,7 @@ def test_commands_say_who_refuses_them_for_the_secret_and_end_with_another_code(
         assert code == 0 and "1 slave, 1 counted" in out, (out, err)
         for words, answers in (
             (("ha", "status"), f"refuses: {master.address} refuses the proof: its ropewalkSecret differs"),
-            (("ha", "switch", "broker-a"), f"no member of broker-a tells its status ({master.address}: "),
+            (("ha", "switch", "broker-a"), "no member of broker-a tells its status (127.0.0.1:"),
             (("ha", "failover", "broker-a", "--yes"), "no member of broker-a tells its status"),
             (
                 ("ha", "promote", slave.address),
