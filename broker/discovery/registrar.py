@@ -27,7 +27,7 @@ from broker.namesrv.routes import Registration, SingleTopicRefused, TableFull
 from broker.namesrv.routes import TopicConfig as RegisteredTopic
 from broker.namesrv.server import NameServer
 from broker.state.route_status import RouteStatus
-from broker.state.topics import READ_WRITE, TopicTable, permission_mask
+from broker.state.topics import TopicTable, permission_mask
 from broker.turns import in_turns
 from ropewalk.client.aio.connection import AsyncConnection, open_connection
 from ropewalk.codes import RequestCode, ResponseCode
@@ -110,7 +110,7 @@ class Registrar:
         remote: tuple[str, ...],
         group: Group | None = None,
         guard: RouteGuard | None = None,
-        permission: Callable[[], int] = lambda: READ_WRITE,
+        permission: Callable[[], int],
         on_registered: Callable[[int], None] = lambda generation: None,
     ) -> None:
         """`identity` holds brokerName, brokerAddr, clusterName, haServerAddr and brokerId as the wire spells them.

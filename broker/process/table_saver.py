@@ -41,7 +41,7 @@ class TableSaver:
         """Files that could not be written when that was tried last, which is told once."""
         self._soon = trio.Event()
         self._urgent = trio.Event()
-        """Somebody waits for what is written next."""
+        """Set while a caller waits for the next write."""
         self._free_at = -inf
         """Until then the tables that were written last are young enough, if nobody waits for one."""
         self._settings: dict[str, str] = {}

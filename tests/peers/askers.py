@@ -96,11 +96,11 @@ LEFT_OUT: Final = {
     "close", "start", "run", "flush", "forget_skipped", "reply", "finish_send", "finish_pull", "read_pull", "rollback",
     "end",
 }  # fmt: skip
-"""Those that ask nobody, or end or begin the client."""
+"""Methods without a request of their own, and the begin and end of a client."""
 
 
 UNASSIGNED: Final = {("PullConsumer", "position"), ("PullConsumer", "seek")}
-"""They ask nobody, and raise `KeyError` for a queue that is not assigned."""
+"""Methods without a request, which raise `KeyError` for a queue that is not assigned."""
 
 
 def _calls(kind: str, client: object) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -176,7 +176,7 @@ def _leaves_of_groups() -> Iterator[None]:
 
 
 def _asyncio(make: Callable[[str, Path], Any]) -> Callable[[str, Path], None]:
-    """The same client under asyncio: another loop reads the same answers."""
+    """Return the asker of an async client under asyncio, whose loop reads the same answers."""
     import asyncio
 
     async def main(address: str, folder: Path) -> None:

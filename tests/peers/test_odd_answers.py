@@ -19,6 +19,7 @@ from broker.discovery.route_guard import RouteGuard
 from broker.remoting import sockets
 from broker.remoting.shell import Shell
 from broker.replication.slave.sync import SlaveSync
+from broker.state.topics import READ_WRITE
 from ha.group.roles import RoleRecord
 from ropewalk.client.aio.links import AsyncLinks
 from ropewalk.client.core.connection import Unreachable
@@ -115,7 +116,7 @@ def test_a_broker_registers_and_looks_for_rivals_whatever_the_name_server_answer
             topics = table("T")
             registrar = Registrar(
                 IDENTITY | {"brokerAddr": "127.0.0.1:1"}, lambda: topics, period_s=0.001, call_s=1,
-                local=None, remote=(peer.address,), guard=guard,
+                permission=lambda: READ_WRITE, local=None, remote=(peer.address,), guard=guard,
             )  # fmt: skip
             finder = RouteFinder(None, (peer.address,), fresh_s=0.0)
 

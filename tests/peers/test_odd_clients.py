@@ -53,7 +53,7 @@ OPENERS = {
     "Admin", "AsyncAdmin", "Producer", "AsyncProducer", "TransactionProducer", "AsyncTransactionProducer",
     "PullConsumer", "AsyncPullConsumer", "PushConsumer", "AsyncPushConsumer", "Kv", "AsyncKv", "Members",
 }  # fmt: skip
-"""Whoever calls one of these asks a peer."""
+"""Functions and classes by which a module asks a peer."""
 ROOMS = ("ropewalk", "ha", "broker", "tools")
 ELSEWHERE = {
     # `test_odd_answers` plays the peers of brokers, and `tests/bench` those of load generators: their own brokers.

@@ -165,7 +165,7 @@ def test_what_some_clients_of_a_group_say_is_told_before_an_administrator_gives_
 def test_an_answer_about_offsets_is_read_in_steps_and_a_large_one_counts_as_empty(
     running: InProcess, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever joins a group may answer with a frame of 16 MiB, which is read on the loop."""
+    """A member of a group may answer with a frame of 16 MiB, and any client can become one."""
     read: list[int] = []
     begin = fastjson._Reader.__init__
 

@@ -19,7 +19,7 @@ from broker.namesrv.routes import TOPICS_PER_STEP, RouteTable
 from broker.namesrv.server import NameServer
 from broker.state.changes import CHANGES_MAX
 from broker.state.json_text import ENTRIES_PER_STEP
-from broker.state.topics import TopicConfig, TopicTable
+from broker.state.topics import READ_WRITE, TopicConfig, TopicTable
 from ropewalk.codes import RequestCode
 from ropewalk.format.remoting import Command
 from tests.broker.discovery.neighbours import IDENTITY, NOW_MS, Neighbour, table
@@ -54,7 +54,8 @@ def many(count: int = MANY) -> TopicTable:
 def registrar(topics: TopicTable, local: NameServer | None, *remote: int, **more: Any) -> Registrar:
     addresses = tuple(f"127.0.0.1:{port}" for port in remote)
     return Registrar(
-        IDENTITY, lambda: topics, period_s=30, call_s=5, local=local, remote=addresses, **more
+        IDENTITY, lambda: topics, period_s=30, call_s=5, permission=lambda: READ_WRITE,
+        local=local, remote=addresses, **more
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from broker.discovery.registrar import Registrar
 from broker.discovery.route_guard import RouteGuard
 from broker.namesrv import routes
 from broker.namesrv.server import NameServer
-from broker.state.topics import TopicConfig, TopicTable
+from broker.state.topics import READ_WRITE, TopicConfig, TopicTable
 from ropewalk.codes import RequestCode
 from ropewalk.format.remoting import Command
 from tests.broker.discovery.neighbours import IDENTITY, NOW_MS, Neighbour, table
@@ -23,7 +23,15 @@ from tests.support.waiting import until_async
 
 def registrar(topics: TopicTable, *remote: int, local: NameServer | None = None) -> Registrar:
     addresses = tuple(f"127.0.0.1:{port}" for port in remote)
-    return Registrar(IDENTITY, lambda: topics, period_s=30, call_s=5, local=local, remote=addresses)
+    return Registrar(
+        IDENTITY,
+        lambda: topics,
+        period_s=30,
+        call_s=5,
+        permission=lambda: READ_WRITE,
+        local=local,
+        remote=addresses,
+    )
 
 
 def test_an_embedded_name_server_knows_of_a_change_when_changed_returns() -> None:
@@ -130,6 +138,7 @@ async def test_what_a_name_server_has_taken_is_told_by_its_generation() -> None:
             lambda: topics,
             period_s=30,
             call_s=5,
+            permission=lambda: READ_WRITE,
             local=None,
             remote=(f"127.0.0.1:{neighbour.port}",),
             on_registered=lambda generation: told.append((generation, neighbour.knows("U"))),
@@ -203,6 +212,7 @@ async def test_a_name_server_that_comes_back_hears_first_of_the_broker_that_it_k
             lambda: topics,
             period_s=30,
             call_s=5,
+            permission=lambda: READ_WRITE,
             local=None,
             remote=(f"127.0.0.1:{neighbour.port}",),
             guard=cast(RouteGuard, NoRival()),
@@ -252,7 +262,7 @@ async def test_a_broker_whose_clients_are_sent_to_another_address_says_so(
     async with trio.open_nursery() as nursery:
         await nursery.start(names.serve)
         one = Registrar(
-            IDENTITY, lambda: topics, period_s=0.02, call_s=5, local=None,
+            IDENTITY, lambda: topics, period_s=0.02, call_s=5, permission=lambda: READ_WRITE, local=None,
             remote=(f"127.0.0.1:{names.port}",),
         )  # fmt: skip
         nursery.start_soon(one.run)
@@ -271,7 +281,15 @@ async def test_a_broker_whose_clients_are_sent_to_another_address_says_so(
 @pytest.mark.trio
 async def test_a_stranger_in_the_embedded_name_server_is_told_too() -> None:
     server, topics = NameServer(lambda: NOW_MS), table("T")
-    one = Registrar(IDENTITY, lambda: topics, period_s=0.02, call_s=5, local=server, remote=())
+    one = Registrar(
+        IDENTITY,
+        lambda: topics,
+        period_s=0.02,
+        call_s=5,
+        permission=lambda: READ_WRITE,
+        local=server,
+        remote=(),
+    )
     one.register_locally()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(one.run)

@@ -9,7 +9,7 @@ import trio
 from broker.discovery.registrar import Registrar
 from broker.discovery.route_finder import RouteFinder
 from broker.namesrv.server import NameServer
-from broker.state.topics import TopicConfig, TopicTable
+from broker.state.topics import READ_WRITE, TopicConfig, TopicTable
 from ropewalk.client.core.routes import TopicRoute
 from ropewalk.codes import RequestCode
 from ropewalk.format.remoting import FrameBuffer, decode_frame, encode_frame
@@ -27,7 +27,9 @@ def name_server(*topics: str) -> NameServer:
     for name in topics:
         table.update(TopicConfig(name, 4, 4), NOW_MS)
     server = NameServer(lambda: NOW_MS)
-    Registrar(IDENTITY, lambda: table, period_s=30, call_s=1, local=server, remote=()).register_locally()
+    Registrar(
+        IDENTITY, lambda: table, period_s=30, call_s=1, permission=lambda: READ_WRITE, local=server, remote=()
+    ).register_locally()
     return server
 
 

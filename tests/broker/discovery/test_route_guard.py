@@ -15,6 +15,7 @@ from broker.discovery.registrar import Registrar
 from broker.discovery.route_guard import Occupant, RouteGuard, rival
 from broker.namesrv.server import NameServer
 from broker.process.announcement import shown_name_servers
+from broker.state.topics import READ_WRITE
 from ha.group.roles import ASYNC_MASTER, SLAVE, SYNC_MASTER, QuorumPolicy, RoleRecord
 from ropewalk.client.blocking.connection import Connection
 from ropewalk.codes import RequestCode
@@ -58,6 +59,7 @@ def registered(server: NameServer, address: str) -> None:
         lambda: topics,
         period_s=30,
         call_s=1,
+        permission=lambda: READ_WRITE,
         local=server,
         remote=(),
     )
@@ -94,7 +96,7 @@ async def test_a_place_that_is_taken_while_the_broker_runs_is_left_to_the_other_
         registered(names.server, address)
         guard = RouteGuard("DefaultCluster", "broker-a", "127.0.0.1:10911", lambda: FRESH)
         one = Registrar(
-            IDENTITY, lambda: topics, period_s=0.05, call_s=1, local=None,
+            IDENTITY, lambda: topics, period_s=0.05, call_s=1, permission=lambda: READ_WRITE, local=None,
             remote=(f"127.0.0.1:{names.port}",), guard=guard,
         )  # fmt: skip
         nursery.start_soon(one.run)

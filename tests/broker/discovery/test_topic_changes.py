@@ -7,7 +7,7 @@ from broker.namesrv.handlers import name_server_handlers
 from broker.namesrv.server import NameServer
 from broker.remoting.incoming import IncomingBudget
 from broker.remoting.session import Session
-from broker.state.topics import TopicConfig
+from broker.state.topics import READ_WRITE, TopicConfig
 from ropewalk.codes import RequestCode
 from ropewalk.format.remoting import Command
 from tests.broker.harness import InProcess, heartbeat_body, request, send_ext, told
@@ -41,6 +41,7 @@ def test_the_retry_topic_is_with_the_name_server_before_the_heartbeat_is_answere
         lambda: running.broker.topics,
         period_s=30,
         call_s=5,
+        permission=lambda: READ_WRITE,
         local=server,
         remote=(),
     )

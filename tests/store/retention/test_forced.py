@@ -114,7 +114,7 @@ def test_nothing_goes_where_all_that_may_go_would_not_be_enough(cleaning: Forced
 
 
 def queues_of(used: int, *room: int, allocated: int = 0) -> LogOnDisk:
-    """The same for a file system of the queues alone, to which segments give this room."""
+    """Return a look at a file system of the queues alone, to which segments give this room."""
     return replace(disk_of(used, allocated=allocated), directory="/queues", queue_room=QueueRoom(*room))
 
 
