@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from inspect import GEN_CREATED, getgeneratorstate
 from itertools import islice
 from typing import Final, Protocol, TypeAlias
 
@@ -70,6 +71,11 @@ class Job:
     """Answer that the broker is busy."""
     must_end: bool = False
     """Whether its steps change a table together: they go on when the connection has ended."""
+
+    @property
+    def may_be_shed(self) -> bool:
+        """Tell whether nothing is left half done without the steps that are left."""
+        return not self.must_end or getgeneratorstate(self.steps) == GEN_CREATED
 
 
 class _Queue:
@@ -189,7 +195,9 @@ class ColdLane:
         self._resize(session, queue, job.size + JOB_SIZE)
         while self.size > WAITING_SIZE_MAX:
             largest, shed = self._largest()
-            last = next(job for job in reversed(shed.jobs) if not job.must_end)
+            last = next((job for job in reversed(shed.jobs) if job.may_be_shed), None)
+            if last is None:
+                return  # its changes are under way, and end soon
             shed.jobs.remove(last)
             last.steps.close()
             self._remove(largest, shed, last)

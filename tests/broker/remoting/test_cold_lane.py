@@ -309,6 +309,28 @@ def test_when_too_much_waits_the_session_with_most_of_it_is_told_so(monkeypatch:
     assert world.lane.size <= 100_000
 
 
+def test_a_change_that_is_under_way_is_not_shed_and_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_lane, "WAITING_SIZE_MAX", 1)
+    world = World()
+    session, link = world.session()
+    done: list[str] = []
+
+    def steps(name: str) -> Generator[None, None, Command]:
+        for _ in range(20):
+            world.now_s += cold_lane.TURN_S / 4
+            yield
+        done.append(name)
+        return Command(0)
+
+    session.answer_in_steps(Command(1), steps("begun"), must_end=True)
+    session.answer_in_steps(Command(1), steps("never begun"), must_end=True)
+    for _ in range(20):
+        world.turn()
+    assert done == ["begun"] and not world.lane.size
+    (busy, _answer) = [decode_frame(payload).code for payload in FrameBuffer().feed(bytes(link.sent))]
+    assert busy == ResponseCode.SYSTEM_BUSY
+
+
 def test_a_connection_that_ends_takes_its_requests_along() -> None:
     world = World()
     session, _link = world.session()
